@@ -694,6 +694,11 @@ TESTED_ELSEWHERE = {
         "server: state_dir; server/operate: sockets",
     ),
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
+    "tests/system/test_reload.py": (
+        "needs the program",
+        "cli/operate: local reload token; server/agents: fleet; "
+        "server/operate: live signals token_admin",
+    ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
         "server/settings: broker load operate root sections values",

@@ -16,10 +16,12 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from bridge.auth.config import NAME, AuthConfig
-from bridge.auth.principal import OPERATOR, RESERVED, Principal, Token, Tokens, digest
+from bridge.auth.principal import OPERATOR, RESERVED, Principal, Scope, Token, Tokens, digest
+from bridge.auth.revocations import Revocations
 from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.auth.unix_peer import is_unix, peer_uid
 from bridge.errors import ConfigurationError, Forbidden, TooManyRequests, Unavailable
@@ -41,6 +43,10 @@ _STARTED_HERE = (
 )
 
 
+_TOKEN, _USER = "token:", "uid:"
+"""The kinds of Principal.proof, before the digest of a token and a user id."""
+_LISTENS: tuple[Scope, ...] = ("read", "admin")
+"""Scopes without which an open stream of a principal that had them ends."""
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "x-original-host"})
 """Headers of a proxy, besides X-Forwarded-*."""
 
@@ -75,29 +81,41 @@ class Signed(Protocol):
 
 
 class TokenIssuer(Protocol):
-    """Maps tokens of an OpenID provider to principals: bridge/auth/oidc.py."""
+    """Maps tokens of an OpenID provider to principals: bridge/auth/oidc.py. The principals have
+    this `proof`, and ids that begin with `owners`."""
+
+    proof: str
+    owners: str
 
     def find(self, token: str) -> Found: ...
+
+    def close(self) -> None: ...
 
 
 def tokens_of(config: AuthConfig, operator: str | None = None) -> Tokens:
     """All configured tokens. `operator`: the token in the state folder."""
-    own = [(digest(one), OPERATOR) for one in (operator, config.operator_token) if one]
-    return Tokens([*own, *(_known(name, token) for name, token in config.tokens.items())])
+    own = [_with_proof(digest(one), OPERATOR) for one in (operator, config.operator_token) if one]
+    return Tokens([*own, *(one for item in config.tokens.items() for one in _known(*item))])
 
 
-def _known(name: str, token: Token) -> tuple[bytes, Principal]:
-    if not re.fullmatch("sha256:[0-9a-f]{64}", token.hash):
+def _known(name: str, token: Token) -> list[tuple[bytes, Principal]]:
+    if not all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in token.hashes):
         text = "must be sha256:<64 hex digits>. Run `coding-agent-bridge token` to create a token"
         raise ConfigurationError(f"[tokens.{name}] hash {text}.")
     _check_name(name)
-    return bytes.fromhex(token.hash.removeprefix("sha256:")), token.principal(name)
+    principal = replace(token.principal(name), expires=token.until)
+    digests = [bytes.fromhex(one.removeprefix("sha256:")) for one in token.hashes]
+    return [_with_proof(one, principal) for one in digests]
+
+
+def _with_proof(known: bytes, principal: Principal) -> tuple[bytes, Principal]:
+    return known, replace(principal, proof=f"{_TOKEN}{known.hex()}")
 
 
 def users_of(config: AuthConfig) -> dict[int, Principal]:
     """The principals of users on the Unix socket, by uid. Raises ConfigurationError."""
     own = os.geteuid()
-    found = {own: OPERATOR} if config.same_user else {}
+    found = {own: replace(OPERATOR, proof=f"{_USER}{own}")} if config.same_user else {}
     for name, grant in config.unix_users.items():
         uid, table = _uid_of(name), f"[unix_users.{name}]"
         _check_name(name, "unix_users")
@@ -108,7 +126,7 @@ def users_of(config: AuthConfig) -> dict[int, Principal]:
             raise ConfigurationError(f"{table} {text}.")
         if uid in found:
             raise ConfigurationError(f"{table} and [unix_users.{found[uid].id}] are one user.")
-        found[uid] = grant.principal(name)
+        found[uid] = replace(grant.principal(name), proof=f"{_USER}{uid}")
     return found
 
 
@@ -148,15 +166,19 @@ class Identity:
 
     Rejected requests are in the log and, at a limited rate, calls of `report(address, scheme,
     cause, **facts)`: never with a part of the credentials. `failures` counts all of them by scheme
-    (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, other_uid,
-    forwarded, agent_process); those above the limit of an address (throttled) are unknown, too.
+    (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, expired,
+    other_uid, forwarded, agent_process); those above the limit of an address (throttled) are
+    unknown, too. `used` gets the name of each principal with a token. `revocations` has the open
+    streams and requests.
     """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
-        self._config = config
-        self._tokens = tokens_of(config)
-        self._users = users_of(config)
-        self._issuer = issuer
+        self._operator: str | None = None
+        self._issuer: TokenIssuer | None = None
+        self._lost: frozenset[str] = frozenset()
+        self.revocations = Revocations(self.is_valid)
+        self.used: Callable[[str], None] | None = None
+        self._apply(config, issuer, None)
         self._origin: Origin | None = None
         self._reports = TokenBucket(REFUSALS_A_SECOND, REFUSALS_AT_ONCE)
         self._suppressed = 0
@@ -167,8 +189,73 @@ class Identity:
     def trust(self, operator: str | None, origin: Origin | None) -> None:
         """Accept the token `operator`. `origin` decides about every request of the operator, with a
         token or without one."""
-        self._tokens = tokens_of(self._config, operator)
+        self._apply(self._config, self._issuer, operator)
         self._origin = origin
+
+    def watch_origin(self, origin: Origin | None) -> None:
+        """Let this decide about the requests of the operator, if something decides about them."""
+        if self._origin is not None:
+            self._origin = origin
+
+    def change(
+        self, config: AuthConfig, issuer: TokenIssuer | None, operator: str | None
+    ) -> set[str]:
+        """Use other credentials from the next request on, and end the streams and requests of
+        those that are not valid any more. Returns the ids of the principals that were removed or
+        have lost the scope `read`. Raises ConfigurationError, and changes nothing then."""
+        before, old = self._listeners(), self._issuer
+        self._apply(config, issuer, operator)
+        if old and old is not issuer:
+            old.close()
+        lost = before - self._listeners()
+        had = {one.id for one in (*self._tokens, *self._users.values())} & (self._lost | lost)
+        self._lost = frozenset(had - self._listeners())
+        self.revocations.check()
+        return lost
+
+    def _listeners(self) -> set[str]:
+        known = (*self._tokens, *self._users.values())
+        return {one.id for one in known if one.may("read") and not one.expired}
+
+    def _apply(self, config: AuthConfig, issuer: TokenIssuer | None, operator: str | None) -> None:
+        tokens, users = tokens_of(config, operator), users_of(config)  # these may raise
+        self._config, self._issuer, self._operator = config, issuer, operator
+        self._tokens, self._users = tokens, users
+
+    def is_valid(self, principal: Principal) -> bool:
+        """Whether the credential of an open request is valid still, with its scopes to listen."""
+        kind, _, value = principal.proof.partition(":")
+        if principal.expired:
+            return False
+        now: Principal | None = principal
+        if kind == "token":
+            now = self._tokens.of(bytes.fromhex(value))
+        elif kind == "uid":
+            now = self._users.get(int(value))
+        elif kind == "oidc":
+            return self._issuer is not None and self._issuer.proof == principal.proof
+        if now is None or now.id != principal.id or now.expired:
+            return False
+        return all(now.may(one) for one in _LISTENS if principal.may(one))
+
+    def admits(self, owner: str) -> bool:
+        """Whether the owner of a task has a valid credential still, for push notifications."""
+        if not self._config.required or owner == OPERATOR.id:
+            return True
+        if self._issuer and owner.startswith(self._issuer.owners):
+            return True
+        known = (*self._tokens, *self._users.values())
+        return owner not in self._lost and any(one.id == owner and not one.expired for one in known)
+
+    @property
+    def issuer(self) -> TokenIssuer | None:
+        return self._issuer
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When the next token expires, in seconds since 1970."""
+        ends = [one.expires for one in self._tokens if one.expires and not one.expired]
+        return min(ends, default=None)
 
     @property
     def knows_users(self) -> bool:
@@ -196,22 +283,29 @@ class Identity:
             return None
         found: Found = self._tokens.find(given)
         scheme = _scheme(request)
-        if found is OPERATOR:
-            return await self._if_outside(request, address, scheme)
+        if isinstance(found, Principal) and found.id == OPERATOR.id:
+            await self._if_outside(request, address, scheme)
+            return found
         if found is None and self._issuer:
             found = self._issuer.find(given)
         principal = await found if isinstance(found, Awaitable) else found
-        if principal:
+        if principal and not principal.expired:
+            if self.used:
+                self.used(principal.id)
             return principal
         if self._issuer and given.count(".") == 2:  # a JWT
             scheme = "oidc"
+        self._refuse(address, scheme, "unknown" if principal is None else "expired")
+        return None
+
+    def _refuse(self, address: str, scheme: str, cause: str) -> None:
+        """Count wrong credentials. Raises TooManyRequests if the address sent too many."""
         bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
         throttled = not bucket.take()
-        self._reject(address, scheme, "throttled" if throttled else "unknown")
+        self._reject(address, scheme, "throttled" if throttled else cause)
         if throttled:
             text = "Too many wrong credentials from this address. Retry later."
             raise TooManyRequests(text, math.ceil(bucket.wait()))
-        return None
 
     async def known(self, request: Signed) -> Principal | None:
         """The principal of a request that needs none, or None. Wrong credentials count as for other

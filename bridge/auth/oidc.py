@@ -83,11 +83,14 @@ class OidcConfig:
 
 
 class Issuer:
-    """Maps tokens to principals. The constructor needs a running event loop: it starts the first
-    fetch, so that the log reports problems early."""
+    """Maps tokens to principals, which have `proof` and ids that begin with `owners`. The
+    constructor needs a running event loop: it starts the first fetch, so that the log reports
+    problems early."""
 
     def __init__(self, config: OidcConfig) -> None:
         self._config = config
+        self.proof = f"oidc:{hashlib.sha256(repr(config).encode()).hexdigest()}"
+        self.owners = principal_id(config.issuer, "")
         self._claims = JWTClaimsRegistry(
             leeway=LEEWAY,
             iss={"essential": True, "value": config.issuer},
@@ -152,7 +155,13 @@ class Issuer:
         scopes = frozenset(one for one in self._config.scopes if given & {one, _PREFIX + one})
         limit = self._config.workspaces
         workspaces = None if limit is None else _directories(claims.get(limit))
-        return Principal(principal_id(self._config.issuer, name), scopes, workspaces)
+        owner = principal_id(self._config.issuer, name)
+        return Principal(owner, scopes, workspaces, proof=self.proof)
+
+    def close(self) -> None:
+        """Stop the fetch that may run: no more tokens come."""
+        if self._fetching:
+            self._fetching.cancel()
 
     @property
     def _usable(self) -> Sequence[Key]:

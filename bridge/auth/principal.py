@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import ClassVar, Literal, get_args
 
 from bridge.errors import Forbidden, TaskNotFound
@@ -24,11 +26,23 @@ SCOPES: frozenset[Scope] = frozenset(get_args(Scope))
 @dataclass(frozen=True, slots=True)
 class Principal:
     """The sender of a request. `workspaces`: real paths of its allowed directories, with their
-    subdirectories; None: all directories of the agent."""
+    subdirectories; None: all directories of the agent. `proof` identifies the credential of the
+    request (see Identity.is_valid), without a secret; "" for none. `expires`: when that credential
+    ends, in seconds since 1970."""
 
     id: str
     scopes: frozenset[Scope] = SCOPES
     workspaces: tuple[str, ...] | None = None
+    proof: str = field(default="", repr=False, compare=False)
+    expires: float | None = field(default=None, compare=False)
+
+    @property
+    def expired(self) -> bool:
+        return self.expires is not None and time.time() >= self.expires
+
+    def bare(self) -> Principal:
+        """The principal without its credential, for other servers."""
+        return Principal(self.id, self.scopes, self.workspaces)
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes or "admin" in self.scopes
@@ -41,6 +55,7 @@ OPERATOR = Principal("local")
 """The principal of the token in the state folder, and of BRIDGE_TOKEN."""
 RESERVED = frozenset({"rule", "timeout", "limit"})
 """Names in the audit log for answers that the server gave instead of a client."""
+MOST_HASHES = 2  # tokens of one principal at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +99,29 @@ class Grant(Quota):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token(Grant):
-    """A token of CONFIG_FILE: its SHA-256, and the rights and limits of its principal. `redis`: the
-    principal may send requests through Redis."""
+    """A token of CONFIG_FILE: its SHA-256, or those of two tokens while clients move to a new one,
+    and the rights and limits of its principal. `expires`: when the tokens end; RFC 3339. `redis`:
+    the principal may send requests through Redis."""
 
-    hash: str
+    hash: str | tuple[str, ...]
+    expires: datetime | None = None
     redis: bool = False
+
+    def __post_init__(self) -> None:
+        Grant.__post_init__(self)
+        if self.expires and self.expires.tzinfo is None:
+            raise ValueError("expires must have a time zone, as in 2030-01-31T00:00:00Z")
+        if not 1 <= len(self.hashes) <= MOST_HASHES:
+            raise ValueError(f"hash must be one value, or a list of up to {MOST_HASHES}")
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        return (self.hash,) if isinstance(self.hash, str) else self.hash
+
+    @property
+    def until(self) -> float | None:
+        """The end of the tokens in seconds since 1970."""
+        return self.expires.timestamp() if self.expires else None
 
 
 def authorize(
@@ -111,9 +144,15 @@ class Tokens:
     def __bool__(self) -> bool:
         return bool(self._principals)
 
+    def __iter__(self) -> Iterator[Principal]:
+        return (principal for _, principal in self._principals)
+
     def find(self, token: str) -> Principal | None:
         """The principal of a token, or None. The time does not depend on the token."""
-        given = digest(token)
+        return self.of(digest(token))
+
+    def of(self, given: bytes) -> Principal | None:
+        """The principal of the token with this digest, or None."""
         found = None
         for known, principal in self._principals:
             if hmac.compare_digest(known, given):

@@ -24,11 +24,20 @@ class Quotas:
     def __init__(
         self, own: Mapping[str, Quota] | None = None, clock: Clock = time.monotonic
     ) -> None:
-        self._own = {OPERATOR.id: Quota.none(), **(own or {})}
         self._usual = Quota()
         self._tasks: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()
         self._starts: TokenBuckets[str] = TokenBuckets(MOST_KNOWN, clock)
+        self._own: Mapping[str, Quota] = {OPERATOR.id: Quota.none(), **(own or {})}
+
+    def change(self, own: Mapping[str, Quota]) -> None:
+        """Use other quotas from now on. A principal with another rate of starts begins with a full
+        burst."""
+        before, self._own = self._own, {OPERATOR.id: Quota.none(), **own}
+        for owner in before.keys() | self._own.keys():
+            old, new = before.get(owner, self._usual), self.of(owner)
+            if old.starts_per_minute != new.starts_per_minute:
+                self._starts.forget(owner)
 
     def of(self, owner: str) -> Quota:
         return self._own.get(owner, self._usual)

@@ -62,6 +62,10 @@ class TokenBuckets(Generic[K]):
         self._buckets[key] = found  # the first one is always the longest unused
         return found
 
+    def forget(self, key: K) -> None:
+        """The next get() of the key makes a new bucket."""
+        self._buckets.pop(key, None)
+
 
 class RateLimitedLogs(logging.Filter):
     """Limits log lines that clients can cause in any number. `more` of a line is the number of

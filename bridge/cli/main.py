@@ -153,15 +153,29 @@ def _serve(options: argparse.Namespace) -> int:
     from bridge.server.lifecycle import serve
     from bridge.server.operate.systemd import SystemdService
 
+    def read() -> Loaded:
+        return _loaded(options, service.sockets.settings)
+
     service = SystemdService.take()
-    return asyncio.run(serve(_loaded(options, service.sockets.settings), service))
+    return asyncio.run(serve(read(), service, read))
 
 
-def _token(options: argparse.Namespace) -> int:
-    from bridge.auth.authentication import new_token
+def _operate(options: argparse.Namespace) -> int:
+    """The commands for a running server."""
+    if options.command == "reload":
+        from bridge.cli.operate.reload import reload
 
-    print(new_token(options.name))
-    return 0
+        return reload(options.url)
+    from bridge.cli.operate import token
+
+    name, further = options.name, options.principal
+    if name == "list" and further is None:
+        return token.show_all(options.url)
+    if name == "revoke" and further is not None:
+        return token.revoke(further, options.url, cancel=options.cancel)
+    if further is not None or name in ("list", "revoke"):
+        raise ConfigurationError("Use: token NAME, token list, or token revoke NAME [--cancel].")
+    return token.make(name, options.expires, options.scopes)
 
 
 def _keep(options: argparse.Namespace) -> int:
@@ -275,9 +289,10 @@ TOOLS = {
     "health": _health,
     "install-service": _install_service,
     "push-worker": _push_worker,
+    "reload": _operate,
     "restore": _keep,
     "rollback": _keep,
-    "token": _token,
+    "token": _operate,
 }
 """Commands that need only their options."""
 
@@ -390,11 +405,26 @@ def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool)
     tape.add_argument("--adapter", help="adapter for this CLI")
     token = commands.add_parser(
         "token",
-        help="make a bearer token",
-        description="Make a bearer token, and its entry for CONFIG_FILE, which contains only the "
-        "SHA-256 of the token. The token is printed once.",
+        help="make, list or revoke bearer tokens",
+        usage="coding-agent-bridge token {NAME [--expires 90d] [--scopes run,read] | list | "
+        "revoke NAME [--cancel]}",
+        description="Make a bearer token: its table for CONFIG_FILE, which contains only the "
+        "SHA-256, on stdout, and the token, once, on stderr. `list` prints the tokens of the "
+        "running server. `revoke` reloads the server after you removed the table.",
     )
     token.add_argument("name", help="name of the principal; tasks belong to it")
+    token.add_argument("principal", nargs="?", help="the principal, after `revoke`")
+    token.add_argument("--expires", help="end of the token: 90d, 12h or 30m from now")
+    token.add_argument("--scopes", help="run, read, cancel, approve, metrics, admin; by commas")
+    token.add_argument("--cancel", action="store_true", help="with revoke: end its open tasks")
+    token.add_argument("--url", help="address of the server, if several run")
+    again = commands.add_parser(
+        "reload",
+        help="let the running server read its configuration again",
+        description="Let the running server of this user read its configuration again, and print "
+        "the changes. Exit status: 0, or 1 if the server keeps its present configuration.",
+    )
+    again.add_argument("--url", help="address of the server, if several run")
     service = commands.add_parser(
         "install-service",
         help="write the units of systemd",

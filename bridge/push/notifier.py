@@ -54,7 +54,8 @@ Tell = Callable[[TaskHandle, str], Awaitable[None]]
 Key = tuple[str, str]
 """The ids of a task and of its config. Clients choose the second one."""
 
-ENCODING_FAILED, EXPIRED = "internal error", "expired"
+RETRIED = {408, 425, 429}
+ENCODING_FAILED, EXPIRED, REVOKED = "internal error", "expired", "revoked"
 SECOND = 1_000_000  # microseconds
 _chance = SystemRandom().random
 
@@ -101,8 +102,8 @@ class Relay(Protocol):
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
     `supported`, all operations of clients raise PushNotificationNotSupported. `outcomes` counts the
-    attempts: `delivered`, `retry` or `dead`. `pending`: the configs with undelivered
-    notifications."""
+    attempts: `delivered`, `retry` or `dead`. `pending`: the configs with undelivered notifications.
+    `admits`: whether the owner of a task has valid credentials; its configs rest otherwise."""
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class Push:
     ) -> None:
         self._relay: Relay | None = None
         self._supported = supported
+        self.admits: Callable[[str], bool] = lambda owner: True
         self._tell: Tell | None = None
         self._store = store
         self._encode = encode
@@ -131,6 +133,7 @@ class Push:
         self._loops: dict[Key, asyncio.Task[None]] = {}
         self._leaving: dict[str, Callable[[], None]] = {}  # calls after the delivery, by task
         self._session: aiohttp.ClientSession
+        self._find_task: Find
 
     def use_relay(self, relay: Relay | None) -> None:
         """Give the notifications to this relay, which sends them, from start() on."""
@@ -139,18 +142,42 @@ class Push:
     async def start(self, find: Find, tell: Tell | None = None) -> None:
         """Continue the deliveries of an earlier server. The store must be open. `tell`: how the
         server that has a task learns that a config of it has changed."""
-        self._tell = tell
+        self._tell, self._find_task = tell, find
         if self._relay:
             self._relay.start()
         self._session = egress.open_session(
             allow_private=self._allow_private, timeout=self._policy.timeout, resolver=self._resolver
         )
+        await self.restart()
+
+    async def restart(self) -> None:
+        """Continue the deliveries of all configs whose owner has valid credentials."""
         for config in await self._store.push_configs():
             head = await self._store.head(config.task_id)
-            if head and (config.cursor < head.last or not head.state.terminal):
-                handle = await find(head)
+            unfinished = head and (config.cursor < head.last or not head.state.terminal)
+            if head and unfinished and self.admits(head.context.owner):
+                handle = await self._find_task(head)
                 if handle:
                     self._begin((config.task_id, config.id), handle)
+
+    async def revoke(self) -> int:
+        """Stop the configs of owners without valid credentials. Their undelivered notifications
+        become dead letters. Returns the number of these configs. Raises Unavailable if the store
+        cannot be read."""
+        stopped = 0
+        for config in await self._store.push_configs():
+            head = await self._store.head(config.task_id)
+            if head is None or self.admits(head.context.owner):
+                continue
+            async with self._changing:
+                await self._halt([(config.task_id, config.id)])
+                found = await self._store.push_configs(config.task_id)
+                current = next((one for one in found if one.id == config.id), None)
+                if current and current.cursor < head.last:
+                    await self._bury(current, head.last, REVOKED)
+            self._leave(config.task_id)
+            stopped += 1
+        return stopped
 
     async def resume(self, handle: TaskHandle, config_id: str | None = None) -> None:
         """Continue the deliveries of a task with its stored configs, or with this one: another
@@ -270,8 +297,9 @@ class Push:
     # --- the loop of a config ------------------------------------------------------------------
 
     def _begin(self, key: Key, handle: TaskHandle) -> None:
-        """Start the loop of the config, unless it runs, or another server has the task."""
-        if key not in self._loops and not handle.elsewhere:
+        """Start the loop of the config, unless it runs, another server has the task, or its owner
+        has no valid credentials."""
+        if key not in self._loops and not handle.elsewhere and self.admits(handle.task.owner):
             loop = self._loops[key] = asyncio.create_task(self._run(key, handle))
             loop.add_done_callback(lambda loop: self._ended(key, loop))
 

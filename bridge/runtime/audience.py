@@ -44,6 +44,10 @@ class Audience:
                 if listener.left:
                     self.leave(handle)
 
+    def change(self, grace: float) -> None:
+        """Wait so many seconds for clients that leave from now on."""
+        self._grace = grace
+
     def touch(self, handle: TaskHandle) -> None:
         """A client asked for the task: restart the time in which it must return."""
         if handle.task.id in self._leaving:

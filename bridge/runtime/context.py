@@ -12,6 +12,7 @@ from bridge.runtime.questions import Questions
 from bridge.runtime.recorder import Recorder
 from bridge.runtime.turn import Turn
 from bridge.store.handle import TaskHandle
+from bridge.task.approval_policy import Rule
 from bridge.task.events import Canceled, Interrupted
 from bridge.task.message import Message
 from bridge.task.transitions import TaskState
@@ -69,6 +70,10 @@ class Context:
                 self._queue.append(turn)
         if self._queue:
             self._begin_work()
+
+    def change_rules(self, rules: Sequence[Rule]) -> None:
+        """Decide the next questions by these rules."""
+        self._questions.change_rules(rules)
 
     # --- operations of clients -----------------------------------------------------------------
 

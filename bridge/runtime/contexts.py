@@ -78,6 +78,12 @@ class Contexts:
     def __iter__(self) -> Iterator[Context]:
         return iter(list(self._contexts.values()))
 
+    def change(self, agent: Agent, cwd: str, prewarm: Prewarm) -> None:
+        """Begin new contexts with these settings. The rules also hold for the present ones."""
+        self.agent, self._cwd, self._prewarm = agent, cwd, prewarm
+        for context in self:
+            context.change_rules(agent.rules)
+
     def get(self, key: ContextKey) -> Context | None:
         return self._contexts.get(key)
 

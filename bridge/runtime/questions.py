@@ -43,6 +43,10 @@ class Questions:
         self.watched: Question | None = None
         self._timer: asyncio.TimerHandle | None = None
 
+    def change_rules(self, rules: Sequence[Rule]) -> None:
+        """Decide the next questions by these rules."""
+        self._rules = rules
+
     def decide(self, question: Question, cwd: str) -> Answer | None:
         """The answer of the operator's rules; None: ask the client."""
         if not self._rules or question.kind != "permission":

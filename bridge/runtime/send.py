@@ -104,6 +104,11 @@ class SendOperation:
         self._idempotency = IdempotencyIndex(self._tasks)
         self.closed = False
 
+    def change(self, adapter: type[Adapter], workspaces: Workspaces, policy: Policy) -> None:
+        """Accept later messages with these settings and those of the contexts."""
+        self._agent = self._contexts.agent
+        self._adapter, self._workspaces, self._policy = adapter, workspaces, policy
+
     async def send(
         self, params: SendParams, principal: Principal = OPERATOR, command: Command | None = None
     ) -> Sent:

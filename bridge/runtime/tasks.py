@@ -36,6 +36,7 @@ from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskQuery, TaskRemoved
 from bridge.store.serialization import micros
 from bridge.task.state import StatusUpdate
+from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
 
 # A stream must begin with a Task or with a Message. An agent that may reply with a Message has
@@ -94,6 +95,8 @@ class TaskManager:
         self._policy = policy
         self._audience = Audience(policy.grace, self._abandon)
         self._watchers: list[Watcher] = []
+        self._places = workspaces
+        self._past: list[Attachments] = []  # of running conversations, before a change
         self._warm = Prewarm(agent.sessions.make, pool, workspaces.default, agent.warm, agent.trust)
         recorder = Recorder(
             tasks,
@@ -131,6 +134,25 @@ class TaskManager:
         for handle in self._tasks.unfinished():
             if not handle.task.question:
                 self._audience.leave(handle)
+
+    def change(
+        self, agent: Agent, adapter: type[Adapter], workspaces: Workspaces, policy: Policy
+    ) -> None:
+        """Begin new conversations with these settings; running ones keep theirs, but the rules."""
+        before, warm = self._agent, self._warm
+        if (agent.sessions, agent.warm, workspaces) != (before.sessions, before.warm, self._places):
+            self._warm = Prewarm(
+                agent.sessions.make, warm.pool, workspaces.default, agent.warm, agent.trust
+            )
+            self._begin_soon(warm.close())
+            self._warm.begin()
+        if agent.attachments is not before.attachments:
+            self._past.append(before.attachments)
+        self._agent, self._policy, self._places = agent, policy, workspaces
+        self._replies = adapter.may_reply
+        self.contexts.change(agent, workspaces.default, self._warm)
+        self._sending.change(adapter, workspaces, policy)
+        self._audience.change(policy.grace)
 
     # --- operations ----------------------------------------------------------------------------
 
@@ -290,7 +312,8 @@ class TaskManager:
             self.kept = [marker for context in contexts for marker in context.detach()]
         await asyncio.gather(cooling, *(context.shut_down() for context in contexts))
         self._tasks.close()
-        self._agent.attachments.close()
+        for one in (self._agent.attachments, *self._past):
+            one.close()
 
     def lose(self, copied: bool) -> None:
         """The incarnation of this server has ended. `copied`: a server with its identity runs."""

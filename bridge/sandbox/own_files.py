@@ -16,6 +16,7 @@ from bridge.errors import ConfigurationError
 from bridge.sandbox.landlock import is_inside
 
 MOST_LINKS = 40  # in one path, as in the kernel
+WIDER_THAN_0640 = 0o037  # bits of a mode, besides those of the owner
 LARGEST_SECRET = 64 * 1024  # bytes of a file
 
 
@@ -83,9 +84,9 @@ def has_only_sockets(folder: str) -> bool:
         return False
 
 
-def read_secret(setting: str, path: str, warnings: list[str]) -> str:
+def read_secret(setting: str, path: str) -> str:
     """The one line that a file has. Raises ConfigurationError for a file that cannot be read, or
-    that other users may write; adds to `warnings` if they may read it."""
+    that others than its owner may write, or than its group may read."""
     try:
         with open(os.path.expanduser(path), "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())
@@ -95,8 +96,9 @@ def read_secret(setting: str, path: str, warnings: list[str]) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{setting}: cannot read {path}: {error}") from None
     check_owner(setting, path, found)
-    if found.st_mode & 0o044:
-        warnings.append(f"{setting}: other users may read {path}, which has a secret: chmod 600")
+    if found.st_mode & WIDER_THAN_0640:
+        text = f"the mode of {path} is {stat.S_IMODE(found.st_mode):04o}, wider than 0640"
+        raise ConfigurationError(f"{setting}: {text}. It has a secret: chmod 600.")
     if not text or "\n" in text:
         raise ConfigurationError(f"{setting}: {path} does not have exactly one line.")
     return text

@@ -20,6 +20,7 @@ from aiohttp.typedefs import Handler
 
 from bridge.a2a.card import Card
 from bridge.a2a.card_shapes import encode_card
+from bridge.a2a.codec import Operation
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.auth.unix_peer import is_unix
@@ -35,9 +36,10 @@ from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 from bridge.transports.envelope.connection import EnvelopeAgent
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.listener.origin import OriginCheck
+from bridge.transports.listener.proxies import Proxies
 from bridge.transports.negotiation import prefers_html, retry_after, shows_retry
 from bridge.transports.operation import PRINCIPAL, Caller, Operations
-from bridge.transports.rest import Rest, encode_error, respond_error, respond_unrouted
+from bridge.transports.rest import Rest, encode_error, respond_error, respond_unrouted, routes
 
 if TYPE_CHECKING:
     from bridge.transports.envelope.websocket import WebSockets
@@ -99,92 +101,169 @@ def make_app(
     """The server without its sockets. `agents` answer below /agents/ID, the default agent first;
     `root` answers at the root. `identify` returns the principal of a request; None: the client
     must send a token. `checks`: the parts that /health checks; `about`: further
-    members of /health."""
-    public_url, started = settings.public_url, time.time()  # the last change of the cards
-    middlewares = [_named, _answer_browser(public_url), _in_json, _authentication(identify)]
+    members of /health. The app has its Sites at the key SITES."""
+    sites = Sites(root, agents, settings)
+    answer = _in_json(sites)
+    middlewares = [sites.named, _answer_browser(sites), answer, _authentication(identify)]
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
     app.on_response_prepare.append(_name_response)
-    hosts = (settings.host, *settings.allowed_hosts)
-    OriginCheck(hosts, settings.allowed_origins, public_url).attach(app)
+    app[SITES] = sites
+    sites.check.attach(app)
+    places: Sequence[tuple[str, Find]] = (
+        ("", lambda request: sites.root),
+        ("/agents/{served}", sites.of),
+    )
     sockets = web_sockets(settings, identify, UNAUTHENTICATED)
+    for prefix, find in places:
+        _add_routes(app, prefix, find)
+        if sockets:
+            app.router.add_get(f"{prefix}/a2a/ws", partial(_connect, sockets, find))
     if sockets:
         app.on_shutdown.append(sockets.close)
-    base = _Base(public_url, started, sockets)
-    _add_agent(app, "", root, base)
-    for agent in agents:
-        _add_agent(app, f"/agents/{agent.id}", agent, base)
 
     if monitor:
         app.add_routes(monitor.routes())
-    app.router.add_get("/agents", partial(_list_agents, agents, public_url, monitor))
-    managers = {one.id: one.manager for one in agents}
-    app.router.add_get("/health", partial(health, managers, checks, about))
+    app.router.add_get("/agents", partial(_list_agents, sites, monitor))
+    app.router.add_get("/health", partial(health, sites.managers, checks, about))
     return app
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
-    """The part of the addresses that agents share. `started`: the last change of the cards."""
+class Sites:
+    """The agents that the server serves now, and the addresses and names of the server."""
 
-    public_url: str | None
-    started: float
-    sockets: WebSockets | None
+    def __init__(
+        self, root: ServedAgent, agents: Sequence[ServedAgent], settings: ServerSettings
+    ) -> None:
+        self.check = OriginCheck()
+        self.agents: dict[str, _Site] = {}
+        self.managers: dict[str, TaskManager] = {}
+        self.change(root, agents, settings)
+
+    def change(
+        self, root: ServedAgent, agents: Sequence[ServedAgent], settings: ServerSettings
+    ) -> None:
+        """Serve these agents, with these settings, from the next request on."""
+        self.public_url = settings.public_url
+        self._proxies = Proxies(settings.trusted_proxies)
+        self.check.change(
+            (settings.host, *settings.allowed_hosts), settings.allowed_origins, self.public_url
+        )
+        self.root = _Site("", root, self)
+        self.agents = {one.id: _Site(f"/agents/{one.id}", one, self) for one in agents}
+        self.managers.clear()
+        self.managers.update({one.id: one.manager for one in agents})
+
+    def of(self, request: web.Request) -> _Site:
+        """The agent below /agents/ID. Raises HTTPNotFound for an unknown one."""
+        found = self.agents.get(request.match_info["served"])
+        if found is None:
+            raise web.HTTPNotFound
+        return found
+
+    def has(self, path: str) -> bool:
+        """Whether a path is outside of /agents/, or below an agent."""
+        _, first, *rest = path.split("/", 3)
+        return first != "agents" or not rest or rest[0] in self.agents
+
+    def base(self, request: web.Request) -> str:
+        """The base URL of the server: PUBLIC_URL, otherwise the one of the request. On the Unix
+        socket, the host has no meaning."""
+        if self.public_url is None and is_unix(request.transport):
+            return "http://localhost"
+        return (self.public_url or f"{request.scheme}://{request.host}").rstrip("/")
+
+    @property
+    def named(self) -> Any:
+        """Middleware that gives each request its facts for observers, and behind a trusted proxy
+        the address of its client."""
+
+        @web.middleware
+        async def name(request: web.Request, handler: Handler) -> web.StreamResponse:
+            request = self._proxies.seen(request)
+            path = request.rel_url.raw_path
+            binding = "jsonrpc" if path.endswith(JSONRPC_PATHS) or path == "/" else "rest"
+            binding = "mcp" if path == "/mcp" else binding
+            given = request.headers.get("X-Request-Id")
+            traceparent = request.headers.get("traceparent")
+            REQUEST.set(RequestInfo.named(binding, given, request.remote, traceparent))
+            return await handler(request)
+
+        return name
 
 
-def _add_agent(app: web.Application, prefix: str, agent: ServedAgent, base: _Base) -> None:
-    started = base.started
+SITES = web.AppKey("sites", Sites)
+Find = Callable[[web.Request], "_Site"]
 
-    def address(request: web.Request) -> str:
-        return _base(request, base.public_url) + prefix
 
-    def caller(request: web.Request) -> Caller:
-        return Caller(address(request), request[PRINCIPAL], shows_retry(request), info=observed())
+class _Site:
+    """An agent at `prefix`, with its handlers and the cache of its cards."""
 
-    @lru_cache(ADDRESSES)
-    def encoded_card(url: str) -> Document:
-        body = encode_card(agent.card(url), agent.card_versions)
-        return Document.of(agent.sign(body) if agent.sign else body, started)
+    def __init__(self, prefix: str, agent: ServedAgent, sites: Sites) -> None:
+        self.agent = agent
+        self._prefix = prefix
+        self._sites = sites
+        self._since = time.time()  # the last change of its cards
+        self.jsonrpc = JsonRpc(agent.operations, self._caller, agent.extension_required)
+        rest = Rest(agent.operations, self._caller, agent.extension_required)
+        self.rest = {operation: rest.handler(operation) for operation in Operation}
+        self._cards = lru_cache(ADDRESSES)(self._encoded_card)
+        self._descriptions = lru_cache(ADDRESSES)(self._description)
 
-    @lru_cache(ADDRESSES)
-    def description(url: str) -> Document:
-        return Document.of(document(agent.card(url)), started, scope="private")
+    def address(self, request: web.Request) -> str:
+        return self._sites.base(request) + self._prefix
+
+    def _caller(self, request: web.Request) -> Caller:
+        address = self.address(request)
+        return Caller(address, request[PRINCIPAL], shows_retry(request), info=observed())
+
+    def _encoded_card(self, base: str) -> Document:
+        agent = self.agent
+        body = encode_card(agent.card(base), agent.card_versions)
+        return Document.of(agent.sign(body) if agent.sign else body, self._since)
+
+    def _description(self, base: str) -> Document:
+        return Document.of(document(self.agent.card(base)), self._since, scope="private")
+
+    def card(self, request: web.Request) -> web.StreamResponse:
+        return _cached(request, self._cards(self.address(request)))
+
+    def describe(self, request: web.Request) -> web.StreamResponse:
+        return _cached(request, self._descriptions(self.address(request)))
+
+
+async def _connect(sockets: WebSockets, find: Find, request: web.Request) -> web.StreamResponse:
+    """Serve a WebSocket connection to the agent of its address."""
+    site = find(request)
+    agent = site.agent
+    served = EnvelopeAgent(agent.operations, site.address(request), agent.extension_required)
+    return await sockets.handle(request, served)
+
+
+def _add_routes(app: web.Application, prefix: str, find: Find) -> None:
+    """The routes of an agent, which `find` returns for each request."""
+
+    async def jsonrpc(request: web.Request) -> web.StreamResponse:
+        return await find(request).jsonrpc.handle(request)
 
     async def card(request: web.Request) -> web.StreamResponse:
-        return _cached(request, encoded_card(address(request)))
+        return find(request).card(request)
 
     async def describe(request: web.Request) -> web.StreamResponse:
-        return _cached(request, description(address(request)))
+        return find(request).describe(request)
 
-    jsonrpc = JsonRpc(agent.operations, caller, agent.extension_required)
+    def rest(operation: Operation) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await find(request).rest[operation](request)
+
+        return handle
+
     for path in (*JSONRPC_PATHS, *(() if prefix else ("/",))):
-        app.router.add_post(prefix + path, jsonrpc.handle)
-    rest = Rest(agent.operations, caller, agent.extension_required)
+        app.router.add_post(prefix + path, jsonrpc)
     for start in (prefix + "/a2a/rest", *(() if prefix else ("",))):
-        app.add_routes(rest.routes(start))
-
-    websocket = [_websocket(one, agent, address) for one in filter(None, [base.sockets])]
-    app.add_routes([web.get(f"{prefix}/a2a/ws", handler) for handler in websocket])
+        app.add_routes(routes(start, rest))
     for path in CARD_PATHS:
         app.router.add_get(prefix + path, card)
     app.router.add_get(prefix + "/openapi.json", describe)
-
-
-def _websocket(
-    sockets: WebSockets, agent: ServedAgent, address: Callable[[web.Request], str]
-) -> Handler:
-    async def connect(request: web.Request) -> web.StreamResponse:
-        served = EnvelopeAgent(agent.operations, address(request), agent.extension_required)
-        return await sockets.handle(request, served)
-
-    return connect
-
-
-def _base(request: web.Request, public_url: str | None) -> str:
-    """The base URL of the server: PUBLIC_URL, otherwise the one of the request. On the Unix socket,
-    the host has no meaning."""
-    if public_url is None and is_unix(request.transport):
-        return "http://localhost"
-    return (public_url or f"{request.scheme}://{request.host}").rstrip("/")
 
 
 # --- cards -------------------------------------------------------------------------------------
@@ -237,14 +316,10 @@ def _is_fresh(request: web.Request, document: Document) -> bool:
 # --- about the server --------------------------------------------------------------------------
 
 
-async def _list_agents(
-    agents: Sequence[ServedAgent],
-    public_url: str | None,
-    monitor: Monitor | None,
-    request: web.Request,
-) -> web.Response:
+async def _list_agents(sites: Sites, monitor: Monitor | None, request: web.Request) -> web.Response:
     """The agents of this server, and with a shared store the servers of each agent."""
-    base = _base(request, public_url)
+    base = sites.base(request)
+    agents = [one.agent for one in sites.agents.values()]
     try:
         servers = await monitor.discovered() if monitor else {}
     except Unavailable:  # the agents of this server are known without the database
@@ -277,23 +352,12 @@ _PAGE_HEADERS = {
 }
 
 
-@web.middleware
-async def _named(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Middleware that gives each request its facts for observers."""
-    path = request.rel_url.raw_path
-    binding = "jsonrpc" if path.endswith(JSONRPC_PATHS) or path == "/" else "rest"
-    given = request.headers.get("X-Request-Id")
-    traceparent = request.headers.get("traceparent")
-    REQUEST.set(RequestInfo.named(binding, given, request.remote, traceparent))
-    return await handler(request)
-
-
 async def _name_response(request: web.Request, response: web.StreamResponse) -> None:
     if REQUEST.get():
         response.headers["X-Request-Id"] = observed().id
 
 
-def _answer_browser(public_url: str | None) -> Any:
+def _answer_browser(sites: Sites) -> Any:
     """Middleware that answers a browser at the root with a page. The page is the same for every
     client, so it needs no authentication; it has no scripts and no styles."""
     page = Template(Path(__file__).with_name("welcome.html").read_text("utf-8"))
@@ -303,25 +367,30 @@ def _answer_browser(public_url: str | None) -> Any:
         is_root = request.method in ("GET", "HEAD") and request.rel_url.raw_path == "/"
         if not (is_root and prefers_html(request)):
             return await handler(request)
-        text = page.substitute(base=html.escape(_base(request, public_url)))
+        text = page.substitute(base=html.escape(sites.base(request)))
         return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
 
     return answer
 
 
-@web.middleware
-async def _in_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+def _in_json(sites: Sites) -> Any:
     """Middleware that answers unknown paths, unknown methods and server errors with JSON. The cause
     of a server error is only in the log."""
-    try:
-        return await handler(request)
-    except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
-        return respond_unrouted(request, error)
-    except (web.HTTPException, ConnectionError):
-        raise
-    except Exception as error:
-        log.exception("request failed", extra={"event": "request.failed"})
-        return respond_error(request, encode_error(error))
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+            known = isinstance(error, web.HTTPNotFound) or sites.has(request.path)
+            return respond_unrouted(request, error if known else web.HTTPNotFound())
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:
+            log.exception("request failed", extra={"event": "request.failed"})
+            return respond_error(request, encode_error(error))
+
+    return answer
 
 
 def _authentication(identity: Identify) -> Any:

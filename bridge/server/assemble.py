@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bridge.a2a.card import Skill
+from bridge.auth.revocations import Revocations
 from bridge.push.notifier import Push
 from bridge.runtime.agent import Agent, Policy
+from bridge.runtime.extension import Profile
 from bridge.runtime.nodes.mirror import SharedTaskHandles
 from bridge.runtime.router import Router, skills_of
 from bridge.runtime.tasks import TaskManager
@@ -41,7 +43,8 @@ class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
     restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
     `request_observers` the requests. `agent_observers`: those of one agent, by its id; an observer
-    that is added later sees everything from then on. `tally` counts the streams."""
+    that is added later sees everything from then on. `tally` counts the streams. `revocations` ends
+    streams of invalid credentials."""
 
     pool: SessionPool
     push: Push
@@ -52,6 +55,7 @@ class SharedParts:
     request_observers: list[RequestObserver] = field(default_factory=list)
     agent_observers: dict[str, list[TaskObserver]] = field(default_factory=dict)
     tally: StreamTally = field(default_factory=StreamTally)
+    revocations: Revocations = field(default_factory=Revocations)
 
 
 def make_served_agent(
@@ -64,38 +68,59 @@ def make_served_agent(
 ) -> ServedAgent:
     """The agent with its tasks and operations. `version`: the output of its CLI for --version,
     maybe "". `prewarm`: None for the plan of the settings."""
-    settings, state, pool = agent.settings, shared.state, shared.pool
-    profiles = {
+    manager = TaskManager(
+        agent=make_runtime_agent(agent, shared, sandbox, prewarm),
+        adapter=agent.adapter,
+        workspaces=agent.settings.agent.workspaces,
+        tasks=_task_handles(agent.id, shared.state),
+        pool=shared.pool,
+        notifier=shared.push,
+        policy=make_policy(agent, shared),
+    )
+    return serve_manager(agent, shared, manager, version)
+
+
+def serve_manager(
+    agent: ConfiguredAgent, shared: SharedParts, manager: TaskManager, version: str
+) -> ServedAgent:
+    """The agent with the tasks of `manager`, which was made with these or earlier settings. Raises
+    ConfigurationError for keys of its card that cannot be read."""
+    router = Router(
+        {agent.id: manager},
+        shared.state.store,
+        profiles=_profiles(agent),
+        cluster=shared.state.cluster,
+    )
+    return _served(agent, shared, manager=manager, router=router, version=version)
+
+
+def _profiles(agent: ConfiguredAgent) -> dict[str, Profile]:
+    return {
         name: profile
-        for name, profile in settings.server.profiles.items()
+        for name, profile in agent.settings.server.profiles.items()
         if profile.agent in (None, agent.id)
     }
+
+
+def make_policy(agent: ConfiguredAgent, shared: SharedParts) -> Policy:
+    """The rules for clients of the agent."""
+    settings = agent.settings
     retention = Retention(
         tasks=settings.limits.max_tasks,
         days=settings.limits.keep_days,
         bytes=settings.store.max_store_bytes,
-        of_owner=pool.quotas.stored_bytes,
+        of_owner=shared.pool.quotas.stored_bytes,
     )
-    models = (one.model for one in profiles.values() if one.model)
-    manager = TaskManager(
-        agent=_runtime_agent(agent, shared, sandbox, prewarm),
-        adapter=agent.adapter,
-        workspaces=settings.agent.workspaces,
-        tasks=_task_handles(agent.id, state),
-        pool=pool,
-        notifier=shared.push,
-        policy=Policy(
-            show_thoughts=settings.agent.thoughts,
-            models=(*settings.agent.models, *models),
-            when_busy=settings.agent.when_busy,
-            queue=settings.limits.max_tasks_per_context,
-            on_disconnect=settings.agent.on_disconnect,
-            grace=settings.limits.disconnect_grace_ms / 1000,
-            retention=retention,
-        ),
+    models = (one.model for one in _profiles(agent).values() if one.model)
+    return Policy(
+        show_thoughts=settings.agent.thoughts,
+        models=(*settings.agent.models, *models),
+        when_busy=settings.agent.when_busy,
+        queue=settings.limits.max_tasks_per_context,
+        on_disconnect=settings.agent.on_disconnect,
+        grace=settings.limits.disconnect_grace_ms / 1000,
+        retention=retention,
     )
-    router = Router({agent.id: manager}, state.store, profiles=profiles, cluster=state.cluster)
-    return _served(agent, shared, manager=manager, router=router, version=version)
 
 
 def _task_handles(agent: str, state: State) -> TaskHandles:
@@ -111,13 +136,14 @@ def make_root(
     shared: SharedParts,
     *,
     version: str,
+    managers: Mapping[str, TaskManager] | None = None,
 ) -> ServedAgent:
     """The agent that answers at the root: the default agent. Its router also reaches the other
-    agents. `agents` and `served` have the same order."""
+    agents. `agents` and `served` have the same order. `managers`: with those of agents that end."""
     default, first = agents[0], served[0]
     offered = {one.id: one.settings.agent.skills or SKILLS for one in agents}
     skills = {agent_id: [skill.id for skill in found] for agent_id, found in offered.items()}
-    managers = {one.id: one.manager for one in served}
+    managers = managers or {one.id: one.manager for one in served}
     return _served(
         default,
         shared,
@@ -159,6 +185,7 @@ def _served(
         ),
         sign=sign,
         observers=shared.request_observers,
+        revocations=shared.revocations,
     )
     return ServedAgent(
         id=agent.id,
@@ -172,12 +199,13 @@ def _served(
     )
 
 
-def _runtime_agent(
+def make_runtime_agent(
     agent: ConfiguredAgent,
     shared: SharedParts,
     sandbox: Sandbox | None,
-    prewarm: PrewarmPlan | None,
+    prewarm: PrewarmPlan | None = None,
 ) -> Agent:
+    """The settings of the agent's new contexts."""
     settings, adapter, state = agent.settings, agent.adapter, shared.state
     observers = shared.agent_observers.setdefault(agent.id, [])
     observers.extend((TaskLog(agent.id), *shared.observers))

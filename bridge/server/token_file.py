@@ -17,7 +17,7 @@ import re
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,20 @@ def open_token(folder: Path | None, beside: Path) -> OperatorToken:
         where = error.filename or folder or beside
         text = f"cannot store the operator token in {where}: {error.strerror}"
         raise ConfigurationError(f"{text}; set BRIDGE_STATE_DIR to a writable folder") from error
+
+
+def read_again(token: OperatorToken) -> OperatorToken:
+    """The token that is in its file now; a new one if the file was removed. Raises
+    ConfigurationError."""
+    folder = token.path.parent
+    try:
+        if token.lock is not None:
+            return replace(token, value=_token(token.lock, folder))
+        with closing(open_folder(folder)) as fd:
+            return replace(token, value=_token(fd, folder))
+    except OSError as error:
+        text = f"cannot read the operator token in {folder}: {error.strerror}"
+        raise ConfigurationError(text) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,14 +19,14 @@ from bridge.session.tally import SessionTally
 from bridge.session.turn import TurnLimits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SessionFactory:
     """`adapter` makes the adapter of each session. `environment`: the variables of the CLI. The
     markers of this server's processes begin with `markers`. `spools`: the folder for the streams of
     sessions that survive the server; None for pipes. `sandbox`: the boundary of each CLI process;
-    None for no boundary. `secrets` are redacted from the output. `shares`: the real paths of the
-    folders with the same files on several servers, by name; empty if the CLI cannot resume a
-    conversation on another one. `tally` counts the sessions."""
+    None for no boundary. `secrets` are redacted from the output of later sessions. `shares`: the
+    real paths of the folders with the same files on several servers, by name; empty if the CLI
+    cannot resume a conversation on another one. `tally` counts the sessions."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig

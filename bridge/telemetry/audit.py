@@ -2,8 +2,8 @@
 Each is a line of JSON, appended to a file that only the server's user can read. No line ever
 changes.
 
-The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`,
-`request_id`.
+The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`, `request_id`,
+and `via`: the binding of the request that caused it, null without one.
 docs/security.md lists the members of each `what`. A prompt is logged as its SHA-256.
 """
 
@@ -25,7 +25,7 @@ from bridge.task.message import AnswerWay, Message
 from bridge.task.state import Task
 from bridge.task.text import capped
 from bridge.telemetry.log_context import NO_CLIENT, TASKS
-from bridge.telemetry.observation import REQUEST
+from bridge.telemetry.observation import REQUEST, observed
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,22 @@ class Audit:
     def __init__(self, path: Path | None = None, clean: Callable[[str], str] = str) -> None:
         self._problem: str | None = None
         self._clean = clean
+        self._path = path
         self._file: int | None = None
         self._cut_short = False  # the last line is incomplete: the next one begins with a newline
         if path:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            try:
-                self._file = os.open(path, flags, 0o600)
-            except OSError as error:
-                text = f"BRIDGE_AUDIT_FILE: cannot write {path}: {error.strerror}"
-                raise ConfigurationError(text) from None
+            self._file = _open(path)
+
+    def reopen(self, clean: Callable[[str], str]) -> None:
+        """Write to the file that has the path now: the old one may have been renamed. Each line is
+        in one of the two. Raises ConfigurationError, and keeps the old file then."""
+        if self._file is not None and self._path is not None:
+            opened = _open(self._path)
+            if not os.path.samestat(os.fstat(opened), os.fstat(self._file)):
+                self._cut_short = False  # of the old file
+            os.close(self._file)
+            self._file = opened
+        self._clean = clean
 
     def note(self, what: str, task: Task, principal: str, **facts: Any) -> None:
         """`principal`: the actor; for actions of the agent, the owner of its task."""
@@ -61,7 +68,8 @@ class Audit:
 
     def action(self, what: str, principal: str, **facts: Any) -> None:
         """An action of an operator that belongs to no single task."""
-        self._write(what, {"task": None, "context": None, "principal": principal, **facts})
+        whose = {"task": None, "context": None, "principal": principal, "request_id": _request()}
+        self._write(what, {**whose, **facts})
 
     def message(
         self, what: str, task: Task, principal: str, message: Message, **facts: Any
@@ -108,7 +116,7 @@ class Audit:
     def problem(self) -> str | None:
         """The reason why the log cannot be written now, or None."""
         if self._file is not None and os.fstat(self._file).st_nlink == 0:
-            return "the audit log was deleted; restart the server to begin a new one"
+            return "the audit log was deleted; reload the configuration to begin a new one"
         return self._problem
 
     def close(self) -> None:
@@ -119,7 +127,8 @@ class Audit:
     def _write(self, what: str, facts: dict[str, Any]) -> None:
         if self._file is None:
             return
-        facts = {"time": datetime.now(UTC).isoformat(), "what": what, **facts}
+        begin = {"time": datetime.now(UTC).isoformat(), "what": what}
+        facts = {**begin, **facts, "via": observed().binding if REQUEST.get() else None}
         line = self._clean(orjson.dumps(facts, default=str).decode())
         data = line.encode("utf-8", "replace") + b"\n"
         if self._cut_short:
@@ -143,6 +152,15 @@ def _request() -> str | None:
     """The id of the current request."""
     request = REQUEST.get()
     return request.id if request else None
+
+
+def _open(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        text = f"BRIDGE_AUDIT_FILE: cannot write {path}: {error.strerror}"
+        raise ConfigurationError(text) from None
 
 
 def _way(answer: Answer) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -71,7 +72,8 @@ class JsonRpc:
             del envelope, params  # a stream may stay open for days
             if isinstance(result, Stream):
                 before = b'{"jsonrpc":"2.0","id":' + orjson.dumps(request_id) + b',"result":'
-                return await sse.respond(request, result, before, b"}")
+                failed = partial(_encode_error, codec, request_id)
+                return await sse.respond(request, result, failed, before, b"}")
             if isinstance(result, Pending):
                 return await _respond_pending(request, codec, request_id, result)
             body = {"jsonrpc": "2.0", "id": request_id, "result": result}
@@ -128,12 +130,13 @@ async def _respond_pending(
     def encode(result: Any) -> bytes:
         return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
 
-    def encode_error(error: Exception) -> bytes:
-        body = {"jsonrpc": "2.0", "id": request_id, "error": codec.encode_error(error)}
-        return orjson.dumps(body)
-
+    encode_error = partial(_encode_error, codec, request_id)
     headers = {"Content-Type": JSON, **activated_extensions(request)}
     return await blocking.respond(request, pending, headers, encode, encode_error)
+
+
+def _encode_error(codec: Codec, request_id: RequestId, error: Exception) -> bytes:
+    return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "error": codec.encode_error(error)})
 
 
 async def _respond_error(

@@ -17,6 +17,7 @@ from bridge.a2a.card import Card
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.requests import PushParams, SendParams
 from bridge.auth.principal import Principal
+from bridge.auth.revocations import Revocations
 from bridge.errors import DataLoss, TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
@@ -75,6 +76,7 @@ class Operations:
 
     `push` notifies receivers. `extended_card` creates the card for authenticated clients; None
     without authentication. `sign` adds signatures to a 1.0 card. `observers` see each request.
+    `revocations` ends streams and sends that wait, when their credential becomes invalid.
     """
 
     def __init__(
@@ -85,8 +87,10 @@ class Operations:
         answering: Answering,
         sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         observers: Sequence[RequestObserver] = (),
+        revocations: Revocations | None = None,
     ) -> None:
         self._observers = observers
+        self._revocations = revocations or Revocations()
         self._tasks = tasks
         self._push = push
         self._extended_card = extended_card
@@ -149,6 +153,7 @@ class Operations:
         return replace(
             stream,
             counted=partial(self._counted, owner, caller.info.binding),
+            held=partial(self._revocations.hold, caller.principal),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
             binding=caller.info.binding,
@@ -196,18 +201,23 @@ class Operations:
         handle = sent.handle
         task = await handle.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
-            settled = partial(self._settled, codec, asked, sent=sent, task=task)
+            settled = partial(self._settled, codec, asked, caller.principal, sent=sent, task=task)
             return Pending(settled, self._keep_alive)
         handle.show()
         return await durable(codec.encode_sent(task, asked.history_length), handle)
 
-    async def _settled(self, codec: Codec, asked: SendParams, *, sent: Sent, task: Task) -> Any:
+    async def _settled(
+        self, codec: Codec, asked: SendParams, principal: Principal, *, sent: Sent, task: Task
+    ) -> Any:
         """The result of a blocking send, after its task has ended or asks a question."""
-        with self._tasks.listen(sent.handle) as listener:
+        with (
+            self._revocations.hold(principal) as hold,
+            self._tasks.listen(sent.handle) as listener,
+        ):
             try:
                 await self._tasks.settled(sent)
             except asyncio.CancelledError:
-                listener.left = True
+                listener.left = not hold.ended
                 raise
         answer = quick_answer(task, self._fast_path)
         if answer:

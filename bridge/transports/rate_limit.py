@@ -34,6 +34,11 @@ class Peers:
         self._shared = shared
         self._buckets: TokenBuckets[str | int] = TokenBuckets(MOST_PEERS)
 
+    def change(self, rate: float, burst: float, shared: float) -> None:
+        """Use other limits from now on, with a full burst for each peer."""
+        self._rate, self._burst, self._shared = rate, burst, shared
+        self._buckets = TokenBuckets(MOST_PEERS)
+
     def admits(self, peer: str | int) -> bool:
         return not self._rate or self._bucket(peer).take()
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from bridge import errors
 from bridge.a2a.codec import Codec, Operation
@@ -72,6 +73,8 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
     errors.DataLoss: (500, "DATA_LOSS"),
 }
 _NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON also has numbers for enums
+OURS = frozenset({"tenant", "served"})
+"""The parts of a path besides the parameters. `served`: the id of the agent."""
 _NUMBER = re.compile(r"-?[0-9]{1,30}")
 _FLAGS = {"true": True, "false": False}
 
@@ -79,6 +82,14 @@ _FLAGS = {"true": True, "false": False}
 def _versions() -> tuple[Codec, ...]:
     """The versions that have this binding."""
     return tuple(codec for codec in CODECS if codec.has_rest)
+
+
+def routes(prefix: str, handler: Callable[[Operation], Handler]) -> Iterator[web.RouteDef]:
+    """The routes below `prefix`, and below any tenant there. The card declares no tenant, so that
+    the bridge ignores it (§8.3.2)."""
+    for method, path, operation in ROUTES:
+        for start in (prefix, prefix + "/{tenant}"):
+            yield web.route(method, start + path, handler(operation))
 
 
 class Rest:
@@ -94,14 +105,7 @@ class Rest:
         self._caller = caller
         self._extension_required = extension_required
 
-    def routes(self, prefix: str) -> Iterator[web.RouteDef]:
-        """The routes below `prefix`, and below any tenant there. The card declares no tenant, so
-        that the bridge ignores it (§8.3.2)."""
-        for method, path, operation in ROUTES:
-            for start in (prefix, prefix + "/{tenant}"):
-                yield web.route(method, start + path, self._handler(operation))
-
-    def _handler(self, operation: Operation) -> Any:
+    def handler(self, operation: Operation) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 codec = codec_for(request, request.path, _versions())
@@ -123,7 +127,7 @@ class Rest:
         if operation in STREAMING:
             seen = sse.last_event_id(request)
             stream = await self._operations.stream(codec, operation, params, caller, seen)
-            return await sse.respond(request, stream)
+            return await sse.respond(request, stream, encode_stream_error)
         result = await self._operations.call(codec, operation, params, caller)
         if isinstance(result, Pending):
             headers = {
@@ -146,7 +150,7 @@ async def _params(request: web.Request) -> dict[str, Any]:
     if request.method == "POST":
         body = _object(await read_json(request, empty={}))
     query = {_camel(name): _value(_camel(name), text) for name, text in request.query.items()}
-    path = {name: value for name, value in request.match_info.items() if name != "tenant"}
+    path = {name: value for name, value in request.match_info.items() if name not in OURS}
     return {**query, **body, **path}
 
 
@@ -196,6 +200,11 @@ def encode_error(error: Exception) -> dict[str, Any]:
         "message": encoded["message"],
         "details": encoded["data"],
     }
+
+
+def encode_stream_error(error: Exception) -> bytes:
+    """The last item of a stream that ends with an error."""
+    return orjson.dumps({"error": encode_error(error)})
 
 
 def _respond_error(request: web.Request, error: Exception) -> web.Response:

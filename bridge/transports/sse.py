@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import orjson
 from aiohttp import web
 
+from bridge.auth.revocations import Hold
+from bridge.errors import Unauthenticated
 from bridge.store.event_log import EventLog
 from bridge.transports.negotiation import ServiceParameters, activated_extensions
 from bridge.transports.stream import HEARTBEAT, Batch, Stream, Write
@@ -25,6 +27,8 @@ HEADERS = {
     "X-Accel-Buffering": "no",
 }
 _PING = b": ping\n"
+EncodeError = Callable[[Exception], bytes]
+"""The JSON of the last item of a stream that ends with an error."""
 Items = AsyncGenerator[Batch | None]
 
 
@@ -35,14 +39,19 @@ def last_event_id(request: ServiceParameters) -> int | None:
 
 
 async def respond(
-    request: web.Request, stream: Stream, before: bytes = b"", after: bytes = b""
+    request: web.Request,
+    stream: Stream,
+    encode_error: EncodeError,
+    before: bytes = b"",
+    after: bytes = b"",
 ) -> web.StreamResponse:
-    """Answer `request` with `stream`. `before` and `after` enclose the JSON of each item.
+    """Answer `request` with `stream`. `before` and `after` enclose the JSON of each item. If the
+    credential of the client becomes invalid, the last item is that error.
 
     All ready items share one write. A client that disconnects or stops reading ends only its own
     stream.
     """
-    return await _respond(request, stream.items, before, after)
+    return await _respond(request, stream.items, encode_error, before, after)
 
 
 async def respond_feed(
@@ -50,21 +59,29 @@ async def respond_feed(
     feed: EventLog[dict[str, Any]],
     after: int,
     visible: Callable[[dict[str, Any]], bool],
+    *,
+    held: Callable[[], Hold],
+    encode_error: EncodeError,
 ) -> web.StreamResponse:
-    """Answer `request` with the visible objects of a log from number `after` on."""
+    """Answer `request` with the visible objects of a log from number `after` on. `held`: the
+    context of the client's credential."""
 
     async def items(write: Write) -> Items:
-        async for batch in feed.follow(after, HEARTBEAT):
-            shown = [entry for entry in batch if visible(entry.update)]
-            if shown or not batch:
-                yield [(entry.number, orjson.dumps(entry.update)) for entry in shown] or None
+        with held() as hold:
+            async for batch in feed.follow(after, HEARTBEAT):
+                shown = [entry for entry in batch if visible(entry.update)]
+                if shown or not batch:
+                    hold.leave()
+                    yield [(entry.number, orjson.dumps(entry.update)) for entry in shown] or None
+                    hold.enter()
 
-    return await _respond(request, items)
+    return await _respond(request, items, encode_error)
 
 
 async def _respond(
     request: web.Request,
     items: Callable[[Write], Items],
+    encode_error: EncodeError,
     before: bytes = b"",
     after: bytes = b"",
 ) -> web.StreamResponse:
@@ -75,12 +92,7 @@ async def _respond(
 
     def write(batch: Batch) -> bool:
         transport = request.transport
-        if transport is None or transport.get_write_buffer_size():
-            return False
-        size = 0
-        for _, data in batch:  # a plain loop, because this runs for each update
-            size += len(data)
-        if size > AT_ONCE:
+        if transport is None or transport.get_write_buffer_size() or not _is_small(batch):
             return False
         return write_now(response.write(b"".join([_frame(one, before, after) for one in batch])))
 
@@ -92,10 +104,26 @@ async def _respond(
         await response.write_eof()
     except ConnectionError:
         pass
+    except Unauthenticated as error:
+        await _end(response, encode_error(error))
     except Exception:
         log.exception("stream failed", extra={"event": "request.failed"})
         _cut(request)
     return response
+
+
+def _is_small(batch: Batch) -> bool:
+    size = 0
+    for _, data in batch:  # a plain loop, because this runs for each update
+        size += len(data)
+    return size <= AT_ONCE
+
+
+async def _end(response: web.StreamResponse, data: bytes) -> None:
+    """The last item is an error, without a number."""
+    with suppress(ConnectionError):
+        await response.write(b"data: %b\n\n" % data)
+        await response.write_eof()
 
 
 def write_now(writing: Coroutine[Any, Any, None]) -> bool:

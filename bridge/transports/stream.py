@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import orjson
 
 from bridge.a2a.codec import Codec
+from bridge.auth.revocations import Hold, unlimited
 from bridge.runtime.audience import Listener
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
@@ -78,9 +79,9 @@ class Stream:
 
     The stream of a send ends with a question of the agent, since the answer is another send; the
     stream of a subscription ends with the task. `over`: it ends after `first`. `counted`: counts
-    the open stream, and `tally` its items by `binding`. `beginning`: yields while a Message may
-    still replace the task. `wire`: None for JSON. `stays`: its client does not leave if it is
-    closed from now on.
+    the open stream, and `tally` its items by `binding`. `held`: the stream ends with its
+    credential. `beginning`: yields while a Message may still replace the task. `wire`: None for
+    JSON. `stays`: its client does not leave if it is closed from now on.
     """
 
     codec: Codec
@@ -97,40 +98,49 @@ class Stream:
     stays: bool = False
     binding: str = ""
     tally: StreamTally | None = None
+    held: Callable[[], Hold] = unlimited
 
     async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
         """Batches of (number, item), and None after each `heartbeat` seconds of silence.
 
         While the consumer does not wait for the next batch, updates go to `write` first. An update
-        that it sends costs no turn of the event loop and is not yielded."""
+        that it sends costs no turn of the event loop and is not yielded. Raises Unauthenticated
+        when the credential of the client becomes invalid."""
+        with self.counted(), self.held() as hold, self.listening() as listener:
+            try:
+                async for batch in self._batches(write, hold):
+                    hold.leave()
+                    yield batch
+                    hold.enter()
+            except (GeneratorExit, asyncio.CancelledError):  # gRPC cancels the call
+                listener.left = not (hold.ended or self.stays)
+                raise
 
+    async def _batches(self, write: Write, hold: Hold) -> AsyncIterator[Batch | None]:
         def tap(batch: Sequence[Entry[Update]]) -> bool:
             rendered, over = self._rendered(batch)
-            return not over and write(rendered) and self._count(rendered)
+            if over or hold.ended or not write(rendered):
+                return False
+            return self._count(rendered)
 
-        with self.counted(), self.listening() as listener:
-            try:
-                if self.beginning:
-                    async for _ in self.beginning:
-                        yield None
-                    self.beginning = None  # the stream may stay open for days
-                for opening in self._opening():
-                    self._count(opening)
-                    yield opening
-                if self.over:
-                    return
-                async for batch in self.handle.log.follow(self.after, self.heartbeat, tap):
-                    if not batch:
-                        yield None
-                        continue
-                    rendered, over = self._rendered(batch)
-                    self._count(rendered)
-                    yield rendered
-                    if over:
-                        return
-            except (GeneratorExit, asyncio.CancelledError):  # gRPC cancels the call
-                listener.left = not self.stays
-                raise
+        if self.beginning:
+            async for _ in self.beginning:
+                yield None
+            self.beginning = None  # the stream may stay open for days
+        for opening in self._opening():
+            self._count(opening)
+            yield opening
+        if self.over:
+            return
+        async for batch in self.handle.log.follow(self.after, self.heartbeat, tap):
+            if not batch:
+                yield None
+                continue
+            rendered, over = self._rendered(batch)
+            self._count(rendered)
+            yield rendered
+            if over:
+                return
 
     def _count(self, batch: Batch) -> bool:
         """Count the items of a batch that is sent."""

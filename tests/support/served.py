@@ -48,7 +48,7 @@ from tests.support.client import Client
 
 class Server:
     """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT. `pages`: those of the
-    operator, if the server is in this process."""
+    operator, if the server is in this process. `identity`: its credentials."""
 
     def __init__(
         self,
@@ -57,12 +57,15 @@ class Server:
         managers: list[TaskManager],
         grpc: str | None = None,
         pages: OperatorPages | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self.pages = pages
         self.http = http
         self.url = url
         self.managers = managers
         self.grpc = grpc
+        if identity:
+            self.identity = identity
 
     def observers(self) -> int:
         """The number of observers of requests and tasks."""
@@ -127,12 +130,15 @@ async def serving_loaded(
     await push.start(_find)
     agents = configure_agents(loaded)
     grpc = GrpcPort(chosen, agents[0].id)
-    shared = SharedParts(pool, push, state, keep_alive, grpc.place)
+    identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
+    push.admits = identity.admits
+    shared = SharedParts(
+        pool, push, state, keep_alive, grpc.place, revocations=identity.revocations
+    )
     served = [
         make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
     root = make_root(agents, served, shared, version=cli_version)
-    identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
     managers, watchdog = [one.manager for one in served], Watchdog()
     pages = OperatorPages(
         chosen,
@@ -151,8 +157,7 @@ async def serving_loaded(
         checks=(redis,),
         about=lambda: {"sessions": pool.figures()},
     )
-    limited = mcp or McpLimits()
-    make_endpoint(agents, served, root, state, identity.session, limited).attach(app)
+    _add_mcp(app, (agents, served, root, state), identity, mcp or McpLimits())
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     pages.attach(app, runner, identity, grpc)
     await runner.setup()
@@ -167,7 +172,7 @@ async def serving_loaded(
         manager.warm_up()
     try:
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
-            yield Server(http, url, managers, grpc.address, pages)
+            yield Server(http, url, managers, grpc.address, pages, identity)
     finally:
         pages.close()
         watchdog.close()
@@ -182,6 +187,16 @@ async def serving_loaded(
         forget()
     left = set(children()) - set(before)
     assert not left, left
+
+
+def _add_mcp(
+    app: web.Application, parts: tuple[Any, ...], identity: Identity, limited: McpLimits
+) -> None:
+    held = identity.revocations
+    agents, served, root, state = parts
+    make_endpoint(agents, served, root, state, identity.session, limited, revocations=held).attach(
+        app
+    )
 
 
 async def _redis(settings: Settings, state: State, push: Push) -> RedisPort:

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -269,16 +268,7 @@ def settings_of(folder: Path, **more: str) -> Any:
     return {"AGENT_ADAPTER": "jsonl", "AGENT_BINARY": agent(folder), **more}
 
 
-@pytest.fixture
-def hangup() -> Iterator[None]:
-    """The server does not inherit from nohup, below which tests may run, that SIGHUP is ignored."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("hangup")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_lets_tasks_end_and_leaves_no_process(
     workspace: Path, tmp_path: Path, live: Liveness, number: signal.Signals
 ) -> None:
@@ -290,8 +280,6 @@ async def test_a_signal_lets_tasks_end_and_leaves_no_process(
         await live.pid("helper")
         server.process.send_signal(number)
         await server.logged("stopping")
-        if number == signal.SIGHUP:  # of which the end of a terminal sends several
-            server.process.send_signal(number)
         await live.release("agent")
         task = await sending
         assert (state(task), artifact_text(task)) == ("completed", "the end")

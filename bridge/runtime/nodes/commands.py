@@ -49,13 +49,13 @@ class Accepted:
 def send_command(key: ContextKey, sender: str, params: SendParams, principal: Principal) -> Command:
     # The client listens at this server, so the other one would take it for absent.
     params = replace(params, attends=False, push=None)
-    return Command(uuid.uuid4().hex, key, sender, "send", dump(principal), dump(params))
+    return Command(uuid.uuid4().hex, key, sender, "send", dump(principal.bare()), dump(params))
 
 
 def task_command(
     kind: Kind, key: ContextKey, sender: str, principal: Principal, named: TaskCommand
 ) -> Command:
-    return Command(uuid.uuid4().hex, key, sender, kind, dump(principal), dump(named))
+    return Command(uuid.uuid4().hex, key, sender, kind, dump(principal.bare()), dump(named))
 
 
 def done(command: Command, accepted: Accepted) -> CommandDone:

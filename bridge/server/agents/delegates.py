@@ -6,12 +6,13 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bridge.auth.revocations import Revocations
 from bridge.errors import ConfigurationError
 from bridge.server.agents.cards import SKILLS, title_of
 from bridge.server.agents.configured import ConfiguredAgent
@@ -40,13 +41,31 @@ def make_endpoint(
     state: State,
     caller: Caller,
     limits: McpLimits = McpLimits(),  # noqa: B008 - it is immutable
+    revocations: Revocations | None = None,
 ) -> Endpoint:
     """The address of the MCP server. `agents` and `served` have the same order. `caller`: see
     Endpoint."""
     mode = agents[0].settings.mcp.mode
-    make = partial(_load, agents=agents, served=served, root=root, state=state, limits=limits)
-    load = _off if mode == "false" else make
-    return Endpoint(load, caller, sessions=limits.sessions, at_once=mode == "true")
+    return Endpoint(
+        make_load(agents, served, root, state, limits),
+        caller,
+        sessions=limits.sessions,
+        at_once=mode == "true",
+        revocations=revocations,
+    )
+
+
+def make_load(
+    agents: Sequence[ConfiguredAgent],
+    served: Sequence[ServedAgent],
+    root: ServedAgent,
+    state: State,
+    limits: McpLimits = McpLimits(),  # noqa: B008 - it is immutable
+) -> Callable[[], Coroutine[Any, Any, McpServer]]:
+    """Makes the MCP server of these agents."""
+    if agents[0].settings.mcp.mode == "false":
+        return _off
+    return partial(_load, agents=agents, served=served, root=root, state=state, limits=limits)
 
 
 async def _off() -> McpServer:

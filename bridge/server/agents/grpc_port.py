@@ -51,6 +51,8 @@ class GrpcPort:
     def __init__(self, settings: Settings, default: str) -> None:
         self._server: GrpcServer | None = grpc_server(settings)
         self._public_url = settings.server.public_url
+        self._base = ""
+        self._agents: dict[str, GrpcAgent] = {}
         public = settings.grpc.public_address
         server = self._server
         self.place = GrpcPlace(server.host, server.port, public, default) if server else None
@@ -77,13 +79,19 @@ class GrpcPort:
         the server is `ready`."""
         if self._server is None:
             return
-        base = (self._public_url or base).rstrip("/")
+        self._base = base
+        self.change(root, agents, self._public_url)
+        await self._server.start(self._agents, identity, ready)
+
+    def change(
+        self, root: ServedAgent, agents: Sequence[ServedAgent], public_url: str | None
+    ) -> None:
+        """Serve these agents from the next call on."""
+        base = (public_url or self._base).rstrip("/")
         places = [("", base, root), *((one.id, f"{base}/agents/{one.id}", one) for one in agents)]
-        served = {
-            tenant: GrpcAgent(one.operations, address, one.extension_required)
-            for tenant, address, one in places
-        }
-        await self._server.start(served, identity, ready)
+        self._agents.clear()
+        for tenant, address, one in places:
+            self._agents[tenant] = GrpcAgent(one.operations, address, one.extension_required)
 
     @property
     def cut(self) -> int:

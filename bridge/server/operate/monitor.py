@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler
 
 from bridge.a2a.codec import timestamp
 from bridge.auth.principal import Principal, Scope
+from bridge.auth.revocations import Revocations
 from bridge.errors import Unavailable
 from bridge.runtime.tasks import TaskManager
 from bridge.store.cluster import Cluster, NodeStatus
@@ -25,7 +26,7 @@ from bridge.task.transitions import TaskState
 from bridge.transports import sse
 from bridge.transports.negotiation import retry_after
 from bridge.transports.operation import PRINCIPAL
-from bridge.transports.rest import encode_error, respond_error
+from bridge.transports.rest import encode_error, encode_stream_error, respond_error
 
 _WAITS = {TaskState.SUBMITTED, TaskState.INPUT_REQUIRED}  # for a slot or a client
 FEED = 1000  # state changes that a client can read after a reconnect
@@ -44,7 +45,9 @@ class Monitor:
         sessions: Callable[[], Mapping[str, Any]],
         cluster: Cluster | None = None,
         max_age: float = 120.0,
+        revocations: Revocations | None = None,
     ) -> None:
+        self._revocations = revocations or Revocations()
         self._cluster = cluster
         self._max_age = max_age
         self._store = store
@@ -52,7 +55,11 @@ class Monitor:
         self._managers = managers
         self._feed: EventLog[Change] = EventLog(keep=FEED)
         for agent_id, manager in managers.items():
-            manager.watch(partial(self._changed, agent_id))
+            self.watch(agent_id, manager)
+
+    def watch(self, agent_id: str, manager: TaskManager) -> None:
+        """Report the tasks of one more agent."""
+        manager.watch(partial(self._changed, agent_id))
 
     def close(self) -> None:
         """End the feed and its responses."""
@@ -152,7 +159,12 @@ class Monitor:
         seen = sse.last_event_id(request)
         after = self._feed.last if seen is None else seen
         return await sse.respond_feed(
-            request, self._feed, after, lambda change: principal.sees(change["owner"])
+            request,
+            self._feed,
+            after,
+            lambda change: principal.sees(change["owner"]),
+            held=partial(self._revocations.hold, principal),
+            encode_error=encode_stream_error,
         )
 
     def _changed(self, agent_id: str, handle: TaskHandle, updates: Sequence[StatusUpdate]) -> None:

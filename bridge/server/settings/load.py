@@ -80,20 +80,18 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     given = {**_known(dotenv), **given}
     given = {**_config_file(given.get("config_file")), **given}
     make_token(given, warnings)
-    settings = Settings().updated({**given, **_from_files(given, warnings)})
+    settings = Settings().updated({**given, **_from_files(given)})
     check_container(settings)
     read = env_file or (".env" if dotenv else None)
     loaded = Loaded(settings, dotenv, warnings, env_file=read)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
         os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
-    for one in settings.each:
-        _check(one)
-        refuse_reachable(loaded.own_files, one.writable)
+    check(loaded)
     warnings += _misspelt(settings, {**dotenv, **os.environ})
     return loaded
 
 
-def _from_files(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
+def _from_files(given: Mapping[str, Any]) -> dict[str, str]:
     """The values of the settings that are in files of their own."""
     found = {}
     for name in IN_FILES:
@@ -102,7 +100,7 @@ def _from_files(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]
             continue
         if given.get(name):
             raise ConfigurationError(f"{name.upper()} and {file} are both set: unset one.")
-        found[name] = read_secret(file, str(path), warnings)
+        found[name] = read_secret(file, str(path))
     return found
 
 
@@ -122,6 +120,13 @@ def _known(variables: Mapping[str, str]) -> dict[str, str]:
     """The settings among `variables`, by name. An empty variable counts as unset."""
     lower = {name.lower(): value for name, value in variables.items() if value}
     return {name: value for name, value in lower.items() if name in VARIABLES}
+
+
+def check(loaded: Loaded) -> None:
+    """Raise ConfigurationError for settings of the server or of an agent that cannot be used."""
+    for one in loaded.settings.each:
+        _check(one)
+        refuse_reachable(loaded.own_files, one.writable)
 
 
 def _check(settings: Settings) -> None:

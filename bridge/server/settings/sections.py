@@ -27,6 +27,7 @@ from bridge.server.settings.values import (
     Limit,
     Milliseconds,
     Names,
+    Networks,
     NodeName,
     Origins,
     Paths,
@@ -106,6 +107,10 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     allowed_origins: Origins = ()
     """Origins of web pages that may use the server, such as `https://app.example.org`, separated
     by commas. Unset: none."""
+    trusted_proxies: Networks = ()
+    """Addresses or networks of reverse proxies, such as `10.0.0.7` or `10.0.0.0/24`, separated by
+    commas. Only from them, the last address in X-Forwarded-For counts as the client in the limits
+    of wrong tokens, the log and the audit log, and X-Forwarded-Proto on the card. Unset: none."""
     max_connections: Count = 4000
     """Maximum number of open connections."""
     max_connections_per_peer: Count = 64
@@ -176,6 +181,11 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
     or `scp` contains `run` or `bridge:run`."""
     tokens: dict[AgentId, Token] = Field(default={}, alias="tokens")
     unix_users: dict[AgentId, Grant] = Field(default={}, alias="unix_users")
+
+    @property
+    def names(self) -> set[str]:
+        """The principals of CONFIG_FILE."""
+        return {*self.tokens, *self.unix_users}
 
     @property
     def config(self) -> AuthConfig:

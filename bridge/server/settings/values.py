@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_network
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -56,6 +56,13 @@ def _origin(value: str) -> str:
     return name.removesuffix({"http": ":80", "https": ":443"}.get(scheme, " "))
 
 
+def _network(value: str) -> str:
+    try:
+        return str(ip_network(value))
+    except ValueError:
+        raise ValueError("an address or a network such as 10.0.0.0/24 is expected") from None
+
+
 def _switch(value: object) -> object:
     """A boolean of TOML as the word for it."""
     return str(value).lower() if isinstance(value, bool) else value
@@ -102,6 +109,7 @@ Names = Annotated[tuple[str, ...], _at_commas]
 """Names; a string is split at commas and white space."""
 Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], _at_commas]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], _at_commas]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(_network)], ...], _at_commas]
 Scopes = Annotated[tuple[Scope, ...], _at_commas]
 CardShape = Annotated[str, AfterValidator(_card_shape)]
 StorePlace = Annotated[str, AfterValidator(_store)]

@@ -117,6 +117,15 @@ class LimitedRunner(web.AppRunner):
         self.cut = 0
         self._peers = Peers(limits.per_second, burst, max(limits.connections, 10 * burst))
 
+    def change(self, limits: ConnectionLimits) -> None:
+        """Use other limits from now on, also for open connections. None of them is closed for their
+        number."""
+        self._limits = limits
+        burst = max(limits.per_peer, 2 * limits.per_second)
+        self._peers.change(limits.per_second, burst, max(limits.connections, 10 * burst))
+        if isinstance(self.server, _Server):
+            self.server.limits = limits
+
     def site(self, listening: socket.socket) -> web.SockSite:
         """A site on a bound socket. The site owns the socket."""
         limited = RateLimitedListener(listening, self._peers.admits)

@@ -109,6 +109,10 @@ class OriginCheck:
         origins: Iterable[str] = (),
         public_url: str | None = None,
     ) -> None:
+        self.change(hosts, origins, public_url)
+
+    def change(self, hosts: Iterable[str], origins: Iterable[str], public_url: str | None) -> None:
+        """Use other names and origins from the next request on."""
         public = urlsplit(public_url).hostname if public_url else None
         named = {host.lower().strip("[]").removesuffix(".") for host in hosts}
         self._hosts = HOSTS | named | ({public} if public else set())

@@ -13,6 +13,8 @@ import orjson
 from aiohttp import web
 
 from bridge.auth.principal import Principal
+from bridge.auth.revocations import Revocations
+from bridge.errors import Unauthenticated
 from bridge.telemetry.observation import REQUEST, observed
 from bridge.transports.mcp import asgi
 from bridge.transports.mcp.sessions import SessionCount
@@ -60,14 +62,33 @@ class Missing(Exception):
 class Endpoint:
     """`caller` finds the session of an agent that sends a request. `load` is called at the first
     request, or with `at_once` when the server starts; then the server does not start without the
-    service. `sessions`: open sessions of one principal."""
+    service. `sessions`: open sessions of one principal. `revocations` ends requests of invalid
+    credentials."""
 
-    def __init__(self, load: Load, caller: Caller, *, sessions: int, at_once: bool = False) -> None:
+    def __init__(
+        self,
+        load: Load,
+        caller: Caller,
+        *,
+        sessions: int,
+        at_once: bool = False,
+        revocations: Revocations | None = None,
+    ) -> None:
+        self._revocations = revocations or Revocations()
         self._load = load
         self._caller = caller
         self._at_once = at_once
         self._sessions = SessionCount(sessions)
         self._loading: asyncio.Task[Service] | None = None
+        self._past: list[asyncio.Task[Service]] = []
+
+    def renew(self, load: Load) -> None:
+        """Serve later requests with another service. Running calls keep the present one;
+        sessions of clients begin again."""
+        self._load = load
+        if self._loading is not None:
+            self._past.append(self._loading)
+            self._loading = None
 
     def attach(self, app: web.Application) -> None:
         app.router.add_post(PATH, self._handle)
@@ -80,10 +101,10 @@ class Endpoint:
         await self._service()
 
     async def _close(self, app: web.Application) -> None:
-        if self._loading is None:
-            return
-        with suppress(Exception):  # it was logged, or is the answer to each request
-            await (await self._loading).close()
+        for one in (*self._past, self._loading):
+            with suppress(Exception):  # it was logged, or is the answer to each request
+                if one is not None:
+                    await (await one).close()
 
     async def _service(self) -> Service:
         if self._loading is None:
@@ -106,7 +127,13 @@ class Endpoint:
             REQUEST.set(replace(observed(), binding="mcp"))
             caller = partial(self._caller, request)
             exchange = asgi.Exchange(request, principal, await request.read(), caller)
-            response = await asgi.respond(exchange, service.app, user=user)
+            try:
+                with self._revocations.hold(principal):
+                    response = await asgi.respond(exchange, service.app, user=user)
+            except Unauthenticated as error:
+                if exchange.response and request.transport:
+                    request.transport.abort()  # the client must not see a regular end
+                return exchange.response or _error(401, str(error))
             self._count(request, principal, response)
             return response
         except Missing as reason:

@@ -407,7 +407,7 @@ def test_a_job_is_readable_with_its_key_only() -> None:
     assert changed[b"tag"] != fields[b"tag"] == JobSeal(KEY).seal(job)[b"tag"]
 
 
-@pytest.mark.parametrize("keys", ["", "short", f"{KEY},x"])
+@pytest.mark.parametrize("keys", ["", "short", f"{KEY},x"], ids=["none", "short", "second"])
 def test_a_wrong_key_is_refused(keys: str) -> None:
     with pytest.raises(ConfigurationError, match="BRIDGE_PUSH_KEY") as refused:
         JobSeal(keys)

@@ -63,6 +63,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_sandbox_unix_sockets": ("allow", "allow"),
     "bridge_sandbox_wrapper": ("nice -n 5", ("nice", "-n", "5")),
     "bridge_allowed_hosts": ("Build.example, [::2]", ("build.example", "::2")),
+    "bridge_trusted_proxies": ("10.0.0.7, ::1", ("10.0.0.7/32", "::1/128")),
     "bridge_allowed_origins": (
         "https://App.example:443 http://x:8",
         ("https://app.example", "http://x:8"),

@@ -1,0 +1,69 @@
+"""The parts of a running server that get new settings at a reload."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bridge.auth.authentication import Identity
+from bridge.errors import ConfigurationError
+from bridge.server.agents.delegates import make_load
+from bridge.server.agents.fleet import Fleet, FleetPlan
+from bridge.server.agents.grpc_port import GrpcPort
+from bridge.server.app import Sites
+from bridge.server.local_peer import watch
+from bridge.server.operate.monitor import Monitor
+from bridge.server.operate.sockets import limits
+from bridge.server.settings.load import Loaded
+from bridge.telemetry.audit import Audit
+from bridge.transports.listener.connection_limits import LimitedRunner
+from bridge.transports.mcp.endpoint import Endpoint
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """`configure_logging` gets the level, and the function that redacts lines."""
+
+    fleet: Fleet
+    sites: Sites
+    runner: LimitedRunner
+    grpc: GrpcPort
+    mcp: Endpoint
+    monitor: Monitor
+    audit: Audit
+    identity: Identity
+    configure_logging: Callable[[str, Callable[[str], str]], None]
+
+    async def prepare(self, loaded: Loaded) -> FleetPlan:
+        """Make all that can fail. Raises ConfigurationError; nothing has changed then."""
+        return await self.fleet.prepare(loaded)
+
+    def apply(self, loaded: Loaded, plan: FleetPlan) -> None:
+        """Use new settings from the next request on. Raises nothing."""
+        settings, clean = loaded.settings, loaded.secrets.clean
+        self.configure_logging(settings.server.log_level, clean)
+        try:
+            self.audit.reopen(clean)
+        except ConfigurationError as error:
+            log.error("the audit log was not reopened", extra={"reason": str(error)})
+        quotas = self.fleet.shared.pool.quotas
+        quotas.change({**settings.auth.tokens, **settings.auth.unix_users})
+        self.runner.change(limits(settings))
+        walled = self.fleet.walled
+
+        def serve() -> None:
+            self.sites.change(self.fleet.root, self.fleet.served, settings.server)
+            self.grpc.change(self.fleet.root, self.fleet.served, settings.server.public_url)
+
+        self.fleet.changed = serve
+        self.fleet.added = self.monitor.watch
+        self.fleet.apply(plan, settings.server.drain_ms / 1000)
+        if plan.changed or plan.removed:
+            fleet, state = self.fleet, self.fleet.shared.state
+            self.mcp.renew(make_load(fleet.agents, fleet.served, fleet.root, state))
+        if walled and not self.fleet.walled:
+            # The search through processes decides from now on; it takes longer.
+            self.identity.watch_origin(watch(self.fleet.shared.state.markers, False))

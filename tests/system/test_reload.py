@@ -1,0 +1,335 @@
+"""Changes of the configuration of a real server without a restart. A start of a server takes about
+a second, so that the tests share few of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from bridge.auth.authentication import new_token
+from tests import CHECKOUT
+from tests.support.agent import PROGRAM
+from tests.support.bridge_process import BridgeProcess, bridge, scripted
+from tests.support.client import Client, artifact_text, state, streamed_text
+from tests.support.forked_command import run_forked
+from tests.support.liveness import Liveness
+from tests.support.receivers import Receiver, accept, receiving
+
+TWENTY = 20
+
+
+class Configured:
+    """A server, its CONFIG_FILE, and the secrets of its tokens."""
+
+    def __init__(self, server: BridgeProcess, file: Path, http: aiohttp.ClientSession) -> None:
+        self.server = server
+        self.file = file
+        self.http = http
+
+    def client(self, secret: str) -> Client:
+        return Client(self.http, self.server.url, headers={"Authorization": f"Bearer {secret}"})
+
+    async def reload(self) -> tuple[int, Any]:
+        url = f"{self.server.url}/admin/reload"
+        async with self.http.post(url, headers=self.server.credentials) as answer:
+            return answer.status, await answer.json()
+
+    async def command(self, *arguments: str) -> tuple[int, str, str]:
+        state_folder = self.server.token_file.parent
+        env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.file.parent),
+            "PYTHONPATH": str(CHECKOUT),
+            "BRIDGE_STATE_DIR": str(state_folder),
+        }
+        done = await asyncio.to_thread(run_forked, arguments, cwd=self.file.parent, env=env)
+        return done.returncode, done.stdout, done.stderr
+
+
+def made(name: str, more: str = "") -> tuple[str, str]:
+    """A new secret, and its table."""
+    secret, _, table = new_token(name).partition("\n\n")
+    return secret, f"{table}{more}\n"
+
+
+@asynccontextmanager
+async def configured(workspace: Path, text: str, **env: str) -> AsyncIterator[Configured]:
+    file = workspace.parent / "config.toml"
+    file.write_text(text)
+    settings: Any = {**scripted(workspace), "CONFIG_FILE": str(file), "BRIDGE_AUTH": "auto", **env}
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with (
+        bridge(workspace, **settings) as server,
+        aiohttp.ClientSession(timeout=timeout) as http,
+    ):
+        yield Configured(server, file, http)
+
+
+async def test_tokens_come_and_go_by_the_commands(workspace: Path, live: Liveness) -> None:
+    """Make, reload, use, list and revoke a token; about 0.4 s for each command, and a start."""
+    async with configured(workspace, "") as one:
+        code, table, secret = await one.command("token", "ci", "--expires", "90d")
+        assert code == 0 and "expires = 2" in table and secret.strip() not in table
+        client = one.client(secret.strip())
+        assert (await client.post({})).status == 401
+        one.file.write_text(table)
+        code, out, err = await one.command("reload")
+        assert (code, out, err) == (0, "added: tokens.ci\n", "")
+        task = await client.send_now(f"wait {live.path} agent")
+        await live.pid("agent")
+        code, out, _ = await one.command("token", "list")
+        row = out.splitlines()[1].split()
+        assert row[0] == "ci" and "sha256" not in out and secret.strip() not in out
+        assert row[1] == "run,read,cancel,approve" and row[3].startswith("2")  # the day of use
+        assert (await one.command("token", "revoke", "ci"))[0] == 1  # its table is there still
+        one.file.write_text("")
+        code, out, _ = await one.command("token", "revoke", "ci", "--cancel")
+        assert (code, out) == (0, "ci has no access\ncanceled tasks: 1\n")
+        assert (await client.post({})).status == 401
+        await live.gone("agent")
+        code, _, err = await one.command("token", "ci")
+        assert code == 0 and "1 tasks of an earlier principal ci" in err
+        operator = Client(one.http, one.server.url, headers=one.server.credentials)
+        assert state(await operator.get(task["id"])) == "canceled"
+
+
+async def test_a_broken_source_changes_nothing(workspace: Path) -> None:
+    anna, table = made("anna")
+    bert, other = made("bert")
+    async with configured(workspace, table) as one:
+        broken = {
+            "not TOML": "[tokens",
+            "a wrong hash": table.replace(table[table.index("sha256") : -3], "sha256:12") + other,
+            "an unknown setting": other + "unknown = 1\n",
+            "a wrong value": 'log_level = "LOUD"\n' + other,
+            "an unknown agent": other + '[agents.x]\nadapter = "none-such"\n',
+        }
+        one.file.write_text(broken["not TOML"])
+        one.server.process.send_signal(signal.SIGHUP)
+        await one.server.logged("the configuration was not reloaded")
+        for text in broken.values():
+            one.file.write_text(text)
+            status, answer = await one.reload()
+            assert status == 409 and answer["error"]
+            assert (await one.client(anna).post({})).status == 200
+            assert (await one.client(bert).post({})).status == 401
+        code, out, err = await one.command("reload")
+        assert (code, out) == (1, "") and "not reloaded" in err
+        one.file.write_text(table + other)
+        status, answer = await one.reload()
+        assert (status, answer["added"]) == (200, ["tokens.bert"])
+        assert (await one.client(bert).post({})).status == 200
+        for who in (anna, bert):  # they are no administrators
+            url, headers = f"{one.server.url}/admin/reload", one.client(who).headers
+            async with one.http.post(url, headers=headers) as refused:
+                assert refused.status == 403
+
+
+async def test_a_hundred_signals_disturb_no_stream(workspace: Path, live: Liveness) -> None:
+    """Twenty tasks stream while the server gets SIGHUP a hundred times; takes over a second."""
+    script = "\n".join(f"text {number} " for number in range(200))
+    anna, table = made("anna", "running = 20")
+    async with configured(workspace, table, BRIDGE_MAX_SESSIONS="20") as one:
+        client = one.client(anna)
+        live.open = False
+        tasks = [
+            asyncio.create_task(
+                client.collect(f"wait {live.path} n{number}\n{script}", messageId=f"m-{number}")
+            )
+            for number in range(TWENTY)
+        ]
+        for number in range(TWENTY):
+            await live.pid(f"n{number}")
+        for number in range(100):
+            one.server.process.send_signal(signal.SIGHUP)
+            if number % 5 == 0:
+                await live.release(f"n{number // 5}")
+        async with asyncio.timeout(40):
+            found = await asyncio.gather(*tasks)
+        expected = "".join(f"{number} " for number in range(200))
+        assert {state(items[-1]) for items in found} == {"completed"}
+        assert {streamed_text(items).strip() for items in found} == {expected.strip()}
+        status, answer = await one.reload()
+        assert status == 200 and not any(answer.values())
+        assert one.server.process.returncode is None
+        assert "the configuration was reloaded" in one.server.log
+
+
+async def test_a_new_operator_token_and_a_new_audit_file(workspace: Path) -> None:
+    anna, table = made("anna")
+    async with configured(workspace, table) as one:
+        client, before = one.client(anna), one.server.credentials
+        audit = one.server.token_file.parent / "audit.jsonl"
+        await client.send("text one")
+        old = audit.rename(audit.with_name("audit.jsonl.1"))
+        await client.send("text two", messageId="m-2")
+        one.server.token_file.unlink()
+        one.server.process.send_signal(signal.SIGHUP)
+        await one.server.logged("the configuration was reloaded")
+        await client.send("text three", messageId="m-3")
+        early, late = old.read_text().splitlines(), audit.read_text().splitlines()
+        lines = [json.loads(line) for line in (*early, *late)]
+        began = [line for line in lines if line.get("message")]
+        assert [line["message"] for line in began] == ["m-1", "m-2", "m-3"]
+        assert {line["via"] for line in began} == {"jsonrpc"}
+        assert "m-3" in late[0] and "m-2" not in "".join(late)
+        assert audit.stat().st_mode & 0o777 == 0o600
+        after = one.server.credentials
+        assert after != before
+        url = f"{one.server.url}/monitor/tasks"
+        async with one.http.get(url, headers=before) as refused:
+            assert refused.status == 401
+        async with one.http.get(url, headers=after) as accepted:
+            assert accepted.status == 200
+
+
+async def unavailable(request: web.Request) -> web.StreamResponse:
+    return web.Response(status=503)
+
+
+async def test_pushes_of_a_revoked_principal_stop(workspace: Path, live: Liveness) -> None:
+    anna, table = made("anna")
+    their = Receiver(unavailable)
+    async with (
+        receiving(their),
+        configured(workspace, table, BRIDGE_PUSH_ALLOW_PRIVATE="true") as one,
+    ):
+        script = f"wait {live.path} one\ntext middle\nwait {live.path} two\ntext end"
+        task = await one.client(anna).send_now(script)
+        await live.pid("one")
+        params = {"taskId": task["id"], "url": their.url}
+        await one.client(anna).call("CreateTaskPushNotificationConfig", params)
+        await live.release("one")
+        await their.got(1)
+        await live.pid("two")
+        one.file.write_text("")
+        assert (await one.reload())[0] == 200
+        await one.server.logged("is a dead letter: revoked")
+        their.behaviours = [accept]
+        operator = Client(one.http, one.server.url, headers=one.server.credentials)
+        async with operator.subscribe(task["id"]) as items:
+            await anext(items)
+            await live.release("two")
+            assert state([item async for item in items][-1]) == "completed"
+        _, again = made("anna")
+        one.file.write_text(again)  # the name comes back
+        before = len(their.requests)
+        assert (await one.reload())[0] == 200
+        bodies = await their.got(before + 1)
+        assert not any(b"COMPLETED" in body for body in bodies[:before])
+
+
+def program_table(name: str, workspace: Path, more: str = "") -> str:
+    folder = workspace.parent / name
+    folder.mkdir(exist_ok=True)
+    return (
+        f'[agents.{name}]\nadapter = "jsonl"\nbinary = "{sys.executable}"\n'
+        f'args = ["-I", "-S", "{PROGRAM}"]\nworkspace = "{folder}"\n{more}\n'
+    )
+
+
+async def test_agents_come_change_and_go_while_turns_run(workspace: Path, live: Liveness) -> None:
+    """One server for all steps, and several CLIs; takes over a second."""
+    first, second = program_table("first", workspace), program_table("second", workspace)
+    async with configured(workspace, first, BRIDGE_GRPC_PORT="0", BRIDGE_DRAIN_MS="20000") as one:
+        url, http, headers = one.server.url, one.http, one.server.credentials
+
+        def at(agent: str) -> Client:
+            return Client(http, f"{url}/agents/{agent}", headers=headers)
+
+        assert (await at("second").post({})).status == 404
+        running = asyncio.create_task(
+            at("first").collect(f"wait {live.path} first\ntext done", contextId="c")
+        )
+        await live.pid("first")
+        one.file.write_text(first + second)
+        status, answer = await one.reload()
+        assert (status, answer["added"]) == (200, ["agents.second"])
+        assert artifact_text(await at("second").send("text hello")) == "hello"
+        async with http.get(f"{url}/agents/second/.well-known/agent-card.json") as card:
+            assert card.status == 200
+            tag = card.headers["ETag"]
+        asked = {"message": at("first").message("text routed", messageId="m-9")}
+        asked["message"]["metadata"] = {"bridge": {"agent": "second"}}
+        root = Client(http, url, headers=headers)
+        assert artifact_text((await root.call("SendMessage", asked))["task"]) == "routed"
+        async with http.get(f"{url}/agents", headers=headers) as listed:
+            ids = [agent["id"] for agent in (await listed.json())["agents"]]
+        assert ids == ["first", "second"]
+
+        one.file.write_text(first + program_table("second", workspace, 'name = "Renamed"'))
+        status, answer = await one.reload()
+        assert (status, answer["changed"]) == (200, ["agents.second"])
+        async with http.get(f"{url}/agents/second/.well-known/agent-card.json") as card:
+            assert (await card.json())["name"] == "Renamed" and card.headers["ETag"] != tag
+
+        ending = await at("second").send_now(f"wait {live.path} second\ntext late", messageId="m-e")
+        await live.pid("second")
+        one.file.write_text(first)
+        status, answer = await one.reload()
+        assert (status, answer["removed"]) == (200, ["agents.second"])
+        assert (await at("second").post({})).status == 404
+        async with root.subscribe(ending["id"]) as items:  # the drain lets it end
+            await anext(items)
+            await live.release("second")
+            assert state([item async for item in items][-1]) == "completed"
+        await live.gone("second")
+
+        await live.release("first")
+        async with asyncio.timeout(20):
+            assert streamed_text(await running) == "done"
+        one.file.write_text(second)
+        status, answer = await one.reload()
+        assert status == 409 and "default agent" in answer["error"]
+
+
+async def test_rules_hosts_and_limits_hold_at_once_and_the_rest_needs_a_restart(
+    workspace: Path,
+) -> None:
+    anna, table = made("anna")
+    async with configured(workspace, table) as one:
+        client = one.client(anna)
+        url, headers = f"{one.server.url}/monitor/tasks", {**one.server.credentials}
+        asked = await client.send("permit q Run ls?", contextId="c")
+        assert state(asked) == "input-required"
+        answered = await client.send(client.answer_parts(asked, "Deny"), taskId=asked["id"])
+        assert state(answered) == "completed"
+        async with one.http.get(url, headers={**headers, "Host": "bridge.example"}) as answer:
+            assert answer.status == 421
+        one.file.write_text(
+            'log_level = "WARNING"\nbridge_allowed_hosts = ["bridge.example"]\n'
+            'public_url = "https://bridge.example"\nbridge_max_sessions = 3\nhost = "127.0.0.2"\n'
+            'bridge_trusted_proxies = ["127.0.0.0/8"]\n'
+            f'[[rules]]\ndecision = "deny"\n{table}'
+        )
+        status, changes = await one.reload()
+        assert status == 200, changes
+        assert changes["needs_restart"] == ["BRIDGE_MAX_SESSIONS"]  # HOST is in the environment
+        assert set(changes["changed"]) >= {"LOG_LEVEL", "PUBLIC_URL", "rules"}
+        async with one.http.get(url, headers={**headers, "Host": "bridge.example"}) as answer:
+            assert answer.status == 200
+        async with one.http.get(f"{one.server.url}/.well-known/agent-card.json") as card:
+            assert (await card.json())["url"].startswith("https://bridge.example/")
+        ruled = await client.send("permit q Run ls?", contextId="c", messageId="m-2")
+        assert state(ruled) == "completed"  # the rule has answered in the old conversation
+        for text, expected in ((None, "198.51.100.7"), (table, "127.0.0.1")):
+            if text is not None:
+                one.file.write_text(text)
+                assert (await one.reload())[0] == 200
+            given = {"X-Forwarded-For": "203.0.113.9, 198.51.100.7", "X-Forwarded-Proto": "https"}
+            async with one.http.get(url, headers=given) as answer:
+                assert answer.status == 401
+            audit = one.server.token_file.parent / "audit.jsonl"
+            assert json.loads(audit.read_text().splitlines()[-1])["address"] == expected
+            async with one.http.get(f"{one.server.url}/openapi.json", headers=client.headers) as it:
+                assert it.status == 200
