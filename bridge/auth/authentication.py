@@ -167,9 +167,8 @@ class Identity:
     Rejected requests are in the log and, at a limited rate, calls of `report(address, scheme,
     cause, **facts)`: never with a part of the credentials. `failures` counts all of them by scheme
     (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, expired,
-    other_uid, forwarded, agent_process); those above the limit of an address (throttled) are
-    unknown, too. `used` gets the name of each principal with a token. `revocations` has the open
-    streams and requests.
+    throttled, other_uid, forwarded, agent_process). `used` gets the name of each principal with a
+    token. `revocations` has the open streams and requests.
     """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
@@ -293,13 +292,12 @@ class Identity:
             if self.used:
                 self.used(principal.id)
             return principal
-        if self._issuer and given.count(".") == 2:  # a JWT
-            scheme = "oidc"
-        self._refuse(address, scheme, "unknown" if principal is None else "expired")
+        is_jwt = self._issuer is not None and given.count(".") == 2
+        self._refuse(address, "oidc" if is_jwt else scheme, "expired" if principal else "unknown")
         return None
 
     def _refuse(self, address: str, scheme: str, cause: str) -> None:
-        """Count wrong credentials. Raises TooManyRequests if the address sent too many."""
+        """Report wrong credentials. Raises TooManyRequests if the address has sent too many."""
         bucket = self._failures.get(address, FAILURES / WINDOW, FAILURES)
         throttled = not bucket.take()
         self._reject(address, scheme, "throttled" if throttled else cause)
@@ -339,7 +337,7 @@ class Identity:
         return OPERATOR
 
     def _reject(self, address: str, scheme: str, cause: str) -> None:
-        self.failures[scheme, "unknown" if cause == "throttled" else cause] += 1
+        self.failures[scheme, cause] += 1
         facts = {"event": "auth.failed", "peer": address, "scheme": scheme, "cause": cause}
         log.warning("not authenticated", extra=facts)
         if not self._reports.take():

@@ -20,7 +20,7 @@ from bridge.store.protocol import (
     TaskShown,
 )
 from bridge.store.serialization import dump, dump_events, micros
-from bridge.task.events import BOUNDED, Answer, Answered, Event, Question, bounded
+from bridge.task.events import BOUNDED, Answer, Answered, Event, Question, Text, bounded
 from bridge.task.message import Message
 from bridge.task.state import StatusUpdate, Update
 from bridge.telemetry.audit import Audit
@@ -120,7 +120,8 @@ class Recorder:
         if self._audit.active:
             self._audit.events(task, events)
         for observer in self._observers:
-            observer.recorded(task, events, now)
+            if observer.texts or any(type(event) is not Text for event in events):
+                observer.recorded(task, events, now)
         written = dump_events(events)
         size = len(written)
         number = handle.log.add(updates, ENTRY + size // (len(updates) or 1))

@@ -50,6 +50,7 @@ from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.operate.token_admin import administer
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
+from bridge.server.settings.sections import ServerSettings
 from bridge.server.state_dir import State, default_name, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
@@ -102,12 +103,7 @@ async def serve(
     """Serve until SIGTERM or SIGINT, then drain. `service`: its settings are in `loaded`. `read`
     reads the settings again for a reload. Returns the exit status."""
     settings = loaded.settings
-    configure_logging(
-        settings.server.log_level,
-        loaded.secrets.clean,
-        form=settings.server.log_format,
-        journal=loaded.stderr_is_journal,
-    )
+    _log_as(settings.server, loaded.secrets.clean, journal=loaded.stderr_is_journal)
     keep_private()
     ignore_without_inheriting()
     for warning in loaded.warnings:
@@ -157,12 +153,13 @@ async def _assemble(
     redis = RedisPort(settings, state)
     push.use_relay(redis.relay)
     await redis.claim()
+    requests = RequestLog(settings.server.log_requests)
     shared = SharedParts(
         pool,
         push,
         state,
         grpc=grpc.place,
-        request_observers=[RequestLog(settings.server.log_requests)],
+        request_observers=[requests],
         revocations=identity.revocations,
     )
     sandboxes = await _make_sandboxes(agents, state, unused)
@@ -278,11 +275,7 @@ def _make_site(
         monitor=monitor,
         audit=state.audit,
         identity=identity,
-        configure_logging=partial(
-            configure_logging,
-            form=loaded.settings.server.log_format,
-            journal=loaded.stderr_is_journal,
-        ),
+        configure_logging=partial(_log_as, journal=loaded.stderr_is_journal),
     )
     reloader = Reloader(
         loaded, read, identity=identity, push=parts.push, operator=state.operator, target=live
@@ -317,7 +310,7 @@ async def _run(
         systemd.ready()
         await _first_of(stop, parts.node.ended)
         site.pages.readiness.phase = "draining"
-        open_tasks = sum(one.figures()["tasks"] for one in parts.fleet.managers.values())
+        open_tasks = sum(one.manager.figures()["tasks"] for one in parts.fleet.served)
         log.info("stopping", extra={"event": "server.draining", "open_tasks": open_tasks})
         systemd.stopping()
         parts.grpc.drain()
@@ -540,6 +533,10 @@ def _kill(parts: _Parts, number: int) -> None:
     kill_descendants()
     parts.fleet.close_sandboxes()
     os._exit(128 + number)
+
+
+def _log_as(server: ServerSettings, clean: Callable[[str], str], *, journal: bool) -> None:
+    configure_logging(server.log_level, clean, form=server.log_format, journal=journal)
 
 
 def configure_logging(

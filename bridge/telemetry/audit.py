@@ -68,8 +68,7 @@ class Audit:
 
     def action(self, what: str, principal: str, **facts: Any) -> None:
         """An action of an operator that belongs to no single task."""
-        whose = {"task": None, "context": None, "principal": principal, "request_id": _request()}
-        self._write(what, {**whose, **facts})
+        self._write(what, {"task": None, "context": None, "principal": principal, **facts})
 
     def message(
         self, what: str, task: Task, principal: str, message: Message, **facts: Any
@@ -148,12 +147,6 @@ class Audit:
         self._problem = f"the audit log cannot be written: {problem}"
 
 
-def _request() -> str | None:
-    """The id of the current request."""
-    request = REQUEST.get()
-    return request.id if request else None
-
-
 def _open(path: Path) -> int:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -161,6 +154,12 @@ def _open(path: Path) -> int:
     except OSError as error:
         text = f"BRIDGE_AUDIT_FILE: cannot write {path}: {error.strerror}"
         raise ConfigurationError(text) from None
+
+
+def _request() -> str | None:
+    """The id of the current request."""
+    request = REQUEST.get()
+    return request.id if request else None
 
 
 def _way(answer: Answer) -> dict[str, Any]:

@@ -71,6 +71,10 @@ class RequestObserver(Protocol):
 
 
 class TaskObserver(Protocol):
+    """`texts`: it also gets batches with nothing but text, which are most."""
+
+    texts: bool
+
     def began(self, task: Task) -> None:
         """The task is accepted. It is not committed yet."""
 

@@ -52,6 +52,8 @@ class TaskLog:
     """Observes the tasks of the agent with this id. No line has a text of a client or of the agent.
     A task that an earlier server began has no line for its start."""
 
+    texts = False
+
     def __init__(self, agent: str, known: KnownTasks = TASKS) -> None:
         self._agent = agent
         self._known = known

@@ -330,6 +330,6 @@ async def test_rules_hosts_and_limits_hold_at_once_and_the_rest_needs_a_restart(
             async with one.http.get(url, headers=given) as answer:
                 assert answer.status == 401
             audit = one.server.token_file.parent / "audit.jsonl"
-            assert json.loads(audit.read_text().splitlines()[-1])["address"] == expected
+            assert json.loads(audit.read_text().splitlines()[-1])["peer"] == expected
             async with one.http.get(f"{one.server.url}/openapi.json", headers=client.headers) as it:
                 assert it.status == 200

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -24,7 +24,13 @@ log = logging.getLogger(__name__)
 
 HOT = frozenset(
     {
-        *("public_url", "log_level", "bridge_allowed_hosts", "bridge_allowed_origins"),
+        *(
+            "public_url",
+            "log_level",
+            "log_format",
+            "bridge_allowed_hosts",
+            "bridge_allowed_origins",
+        ),
         *("bridge_max_connections", "bridge_max_connections_per_peer"),
         *("bridge_max_connections_per_second", "bridge_header_timeout_ms"),
         *("bridge_body_timeout_ms", "bridge_stall_timeout_ms", "bridge_trusted_proxies"),
@@ -179,18 +185,15 @@ class Reloader:
             changes = await self._changed()
             ok = True
         except ConfigurationError as problem:
-            facts = {"event": "config.reload_failed", "problem": str(problem)}
-            log.error("the configuration was not reloaded", extra=facts)
+            log.error("the configuration was not reloaded", extra={"problem": str(problem)})
             raise
         except Exception as error:
-            facts = {"event": "config.reload_failed", "problem": "internal error"}
-            log.exception("the configuration was not reloaded", extra=facts)
+            log.exception("the configuration was not reloaded")
             raise ConfigurationError("internal error; the server's log has it") from error
         finally:
             self.counted(ok)
         self.time = time.time()
-        facts = {"event": "config.reloaded", **asdict(changes)}
-        log.warning("the configuration was reloaded", extra=facts)
+        log.warning("the configuration was reloaded", extra=_listed(changes))
         return changes
 
     async def _changed(self) -> Changes:
@@ -255,3 +258,7 @@ class Reloader:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         self._watch_expiry()
+
+
+def _listed(changes: Changes) -> Mapping[str, str]:
+    return {name: ",".join(names) for name, names in asdict(changes).items() if names}

@@ -44,8 +44,8 @@ TOOL_OUTCOMES = ("ok", "error")
 BINDINGS = ("jsonrpc", "rest", "grpc", "websocket", "stdio", "redis", "mcp")
 REFUSALS = ("limit", "forbidden", "unavailable", "connections", "slow", "malformed")
 FAILURES = (
-    ("bearer", "missing"),
-    *product(("bearer", "api_key", "basic"), ("unknown", "agent_process")),
+    *product(("bearer",), ("missing", "unknown", "expired", "throttled", "agent_process")),
+    *(("api_key", "unknown"), ("api_key", "agent_process"), ("basic", "unknown")),
     *(("oidc", "unknown"), ("same_user", "agent_process")),
     *product(("unix_socket",), ("missing", "other_uid", "forwarded", "agent_process")),
 )

@@ -72,6 +72,8 @@ class TaskMetrics:
     warm or resumed. A task that began before it was observed has no first event and no time in the
     queue."""
 
+    texts = True
+
     def __init__(self, sink: AgentSink, start_of: Callable[[Task], str]) -> None:
         self._sink = sink
         self._start_of = start_of

@@ -245,7 +245,7 @@ def test_ambiguous_users_are_refused(config: AuthConfig, about: str) -> None:
 
 def test_a_listed_user_is_no_admin_unless_this_is_written() -> None:
     found = users_of(AuthConfig(unix_users={"nobody": Grant(workspaces=("/usr",))}))
-    assert found.pop(os.geteuid()) is OPERATOR
+    assert found.pop(os.geteuid()) == OPERATOR
     (other,) = found.values()
     assert (other.id, other.workspaces) == ("nobody", ("/usr",))
     assert other.scopes == {"run", "read", "cancel", "approve"}
