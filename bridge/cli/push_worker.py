@@ -22,7 +22,12 @@ async def work(loaded: Loaded, metrics: str | None) -> int:
     """Send notifications until SIGTERM or SIGINT, and finish those in hand. `metrics`: HOST:PORT of
     /metrics. Returns the exit status. Raises ConfigurationError."""
     settings = loaded.settings
-    configure_logging(settings.server.log_level, loaded.secrets.clean)
+    configure_logging(
+        settings.server.log_level,
+        loaded.secrets.clean,
+        form=settings.server.log_format,
+        journal=loaded.stderr_is_journal,
+    )
     for warning in loaded.warnings:
         log.warning(warning)
     place = _place(metrics) if metrics else None

@@ -68,7 +68,8 @@ class Audit:
 
     def action(self, what: str, principal: str, **facts: Any) -> None:
         """An action of an operator that belongs to no single task."""
-        self._write(what, {"task": None, "context": None, "principal": principal, **facts})
+        whose = {"task": None, "context": None, "principal": principal, "request_id": _request()}
+        self._write(what, {**whose, **facts})
 
     def message(
         self, what: str, task: Task, principal: str, message: Message, **facts: Any

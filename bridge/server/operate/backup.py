@@ -133,7 +133,7 @@ class Backups:
                 await loop.run_in_executor(thread, draft.discard)
         self.newest = time.time()
         facts = {"folder": done.folder, "bytes": done.bytes, "seconds": round(done.seconds, 3)}
-        log.info("backup done", extra=facts)
+        log.info("backup done", extra={"event": "backup.done", **facts})
         return done
 
     async def _copy_store(self, store: SqliteStore, draft: Draft) -> None:

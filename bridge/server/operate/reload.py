@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -185,15 +185,18 @@ class Reloader:
             changes = await self._changed()
             ok = True
         except ConfigurationError as problem:
-            log.error("the configuration was not reloaded", extra={"problem": str(problem)})
+            facts = {"event": "config.reload_failed", "problem": str(problem)}
+            log.error("the configuration was not reloaded", extra=facts)
             raise
         except Exception as error:
-            log.exception("the configuration was not reloaded")
+            facts = {"event": "config.reload_failed", "problem": "internal error"}
+            log.exception("the configuration was not reloaded", extra=facts)
             raise ConfigurationError("internal error; the server's log has it") from error
         finally:
             self.counted(ok)
         self.time = time.time()
-        log.warning("the configuration was reloaded", extra=_listed(changes))
+        facts = {"event": "config.reloaded", **asdict(changes)}
+        log.warning("the configuration was reloaded", extra=facts)
         return changes
 
     async def _changed(self) -> Changes:
@@ -258,7 +261,3 @@ class Reloader:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         self._watch_expiry()
-
-
-def _listed(changes: Changes) -> Mapping[str, str]:
-    return {name: ",".join(names) for name, names in asdict(changes).items() if names}
