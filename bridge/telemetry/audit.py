@@ -3,7 +3,8 @@ Each is a line of JSON, appended to a file that only the server's user can read.
 changes.
 
 The members of every line: `time` (RFC 3339), `what`, `task`, `context`, `principal`, `request_id`,
-and `via`: the binding of the request that caused it, null without one.
+and `via`: the binding of the request that caused it, null without one; for an answer through MCP,
+`mcp` or `mcp-form`.
 docs/security.md lists the members of each `what`. A prompt is logged as its SHA-256.
 """
 
@@ -128,7 +129,8 @@ class Audit:
         if self._file is None:
             return
         begin = {"time": datetime.now(UTC).isoformat(), "what": what}
-        facts = {**begin, **facts, "via": observed().binding if REQUEST.get() else None}
+        binding = observed().binding if REQUEST.get() else None
+        facts = {**begin, "via": binding, **facts}  # an answer through MCP says more
         line = self._clean(orjson.dumps(facts, default=str).decode())
         data = line.encode("utf-8", "replace") + b"\n"
         if self._cut_short:
