@@ -98,6 +98,7 @@ async def test_a_copy_has_the_commits_that_were_made_meanwhile(path: Path, tmp_p
     assert meanwhile >= 3, "no commits between the steps of the copy"
     assert check_copy(tmp_path / "copy.db") == 1 and count_tasks(tmp_path / "copy.db") == len(found)
     assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "copy.db").read_bytes()[18:20] == b"\1\1"  # it needs no file beside it
     await journal.close()
     assert numbers(path) == list(range(1, writer.written + 1))
 
