@@ -2,15 +2,16 @@
 tests look at the files afterwards.
 
 `python -m tests.support.killed_keeper` obeys each line of its stdin (Order, as JSON) in a forked
-child, so that imports are done once. A step is the call or the return of a C function, such as a
-write, a rename or a statement of SQLite. The answer is a line of JSON: the exit status of the child
-(-9: killed) and the number of its steps (null if it was killed).
+child, so that imports are done once. A step is the call or the return of one of the functions in
+STEPS. The answer is a line of JSON: the exit status of the child (-9: killed) and the names of its
+steps (none if it was killed).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -29,6 +30,12 @@ from bridge.store.sqlite.upgrade import roll_back
 from tests import CHECKOUT
 
 LIVES = 60  # seconds of a child
+RENAMES = ("rename", "replace", "link")  # what is in a place changes at once
+STEPS = (
+    *RENAMES,
+    *("unlink", "rmdir", "mkdir", "open", "close", "write", "read", "pwrite", "fsync", "flock"),
+    *("connect", "execute", "executescript", "fetchall", "backup"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,15 @@ class Order:
 @dataclass(frozen=True, slots=True)
 class Outcome:
     code: int
-    steps: int | None
+    steps: list[str]
+
+    def points(self, count: int, seed: int) -> list[int]:
+        """All steps of renames, and `count` other ones."""
+        numbered = list(enumerate(self.steps, 1))
+        renames = [number for number, name in numbered if name in RENAMES]
+        others = [number for number, name in numbered if name not in RENAMES]
+        assert renames
+        return renames + random.Random(seed).sample(others, min(count, len(others)))
 
 
 class Keeper:
@@ -97,16 +112,16 @@ def obey(order: Order) -> None:
 
 
 class Steps:
-    """Counts C functions, and kills this process at the one with the number `at`."""
+    """The names of the steps so far. Kills this process at the step with the number `at`."""
 
     def __init__(self, at: int) -> None:
-        self.count = 0
+        self.names: list[str] = []
         self._at = at
 
-    def __call__(self, frame: object, event: str, arg: object) -> None:
-        if event in ("c_call", "c_return", "c_exception"):
-            self.count += 1
-            if self.count == self._at:
+    def __call__(self, frame: object, event: str, function: Any) -> None:
+        if event in ("c_call", "c_return", "c_exception") and function.__name__ in STEPS:
+            self.names.append(function.__name__)
+            if len(self.names) == self._at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -123,7 +138,7 @@ def child(order: Order, told: int) -> int:
         obey(order)
     finally:
         sys.setprofile(None)
-    os.write(told, str(steps.count).encode())
+    os.write(told, " ".join(steps.names).encode())
     return 0
 
 
@@ -139,10 +154,9 @@ def run(order: Order) -> Outcome:
         finally:
             os._exit(code)
     os.close(telling)
-    steps = os.read(reading, 100).decode()
-    os.close(reading)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return Outcome(code, int(steps) if steps else None)
+    with open(reading) as told:
+        steps = told.read().split()
+    return Outcome(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), steps)
 
 
 def main() -> None:

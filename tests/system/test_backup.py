@@ -312,6 +312,6 @@ async def test_clients_do_not_notice_a_backup() -> None:
     print(f"{len(backups)} backups in {min(seconds):.1f} to {max(seconds):.1f} s")
     for name, runs in (("alone", alone), ("during", during)):
         print(name, *(f"median {one.median:.1f}, p99 {one.most:.1f} ms;" for one in runs))
-    assert len(backups) >= 10 and backups[0]["bytes"] > 100_000_000
+    assert len(backups) >= 5 and backups[0]["bytes"] > 100_000_000
     assert not any(one.lost for one in (*alone, *during))
     assert median(one.most for one in during) <= 2 * median(one.most for one in alone)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import resource
 import shutil
 import sqlite3
@@ -35,7 +34,7 @@ from tests.support.kept_state import (
 )
 from tests.support.killed_keeper import Keeper, keeping
 
-WITHIN = 20.0
+WITHIN = 60.0  # seconds; a commit may take one on a disk that other programs use
 NOTES = ("CREATE TABLE task (number INTEGER PRIMARY KEY, text BLOB NOT NULL)",)
 INSERT = "INSERT INTO task VALUES (?, ?)"
 LARGE = 20_000  # bytes of a row
@@ -81,8 +80,8 @@ async def test_a_copy_has_the_commits_that_were_made_meanwhile(path: Path, tmp_p
     journal = Journal(path, NOTES)
     await journal.open()
     writer = Writer(journal)
-    writer.write(500)
-    await writer.until(500)
+    writer.write(300)
+    await writer.until(300)
     copying = asyncio.create_task(journal.copy(tmp_path / "copy.db"))
     before = writer.acked
     async with asyncio.timeout(WITHIN):
@@ -99,6 +98,7 @@ async def test_a_copy_has_the_commits_that_were_made_meanwhile(path: Path, tmp_p
     assert meanwhile >= 3, "no commits between the steps of the copy"
     assert check_copy(tmp_path / "copy.db") == 1 and count_tasks(tmp_path / "copy.db") == len(found)
     assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "copy.db").read_bytes()[18:20] == b"\1\1"  # it needs no file beside it
     await journal.close()
     assert numbers(path) == list(range(1, writer.written + 1))
 
@@ -259,9 +259,22 @@ def test_a_rollback_chooses_the_newest_file_that_the_version_reads(tmp_path: Pat
     for schema in (3, 4, 7):
         kept = path.with_name(f"tasks.db.schema-{schema}")
         shutil.copy(path, kept)
-        with contextlib.closing(sqlite3.connect(kept)) as database:
-            database.execute(f"PRAGMA user_version = {schema}")
+        set_schema(kept, schema)
+    set_schema(path, 9)
     assert roll_back(path, known=6).schema == 4
+
+
+def set_schema(path: Path, schema: int) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA user_version = {schema}")
+
+
+def test_a_migration_is_done_as_a_whole(tmp_path: Path) -> None:
+    path = state_folder(tmp_path / "state", FIRST) / "tasks.db"
+    before = tasks_of(path)
+    with pytest.raises(ConfigurationError, match="cannot open"):
+        open_database(path, (*MIGRATIONS, "CREATE TABLE task (twice)"))
+    assert schema_of(path) == 2 and tasks_of(path) == before
 
 
 def test_a_damaged_file_is_not_rolled_back_to(tmp_path: Path) -> None:
@@ -281,6 +294,19 @@ def test_a_rollback_waits_for_no_server(tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match="locked"):
             roll_back(path, known=2)
         assert server.execute("PRAGMA user_version").fetchall() == [(KNOWN,)]
+
+
+def test_a_rollback_waits_for_no_other_program(tmp_path: Path) -> None:
+    """One that has begun to write a database without a WAL."""
+    path = state_folder(tmp_path / "state") / "tasks.db"
+    shutil.copy(path, path.with_name("tasks.db.schema-5"))
+    set_schema(path, 6)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(ConfigurationError, match="locked"):
+            roll_back(path, known=5)
+        holder.execute("ROLLBACK")
+    assert schema_of(path) == 6
 
 
 def test_an_older_version_names_the_way_back(tmp_path: Path) -> None:
@@ -353,14 +379,8 @@ def keeper() -> Iterator[Keeper]:
         yield found
 
 
-def points(steps: int | None, count: int, seed: int) -> list[int]:
-    """Random steps, and the last ones, in which files are renamed."""
-    assert steps
-    return random.Random(seed).sample(range(1, steps + 1), min(count, steps))
-
-
 ROUNDS = [
-    pytest.param(4, id="few"),
+    pytest.param(2, id="few"),
     pytest.param(50, id="many", marks=pytest.mark.soak),
 ]
 
@@ -370,8 +390,8 @@ def test_a_killed_migration_is_repeated(tmp_path: Path, keeper: Keeper, rounds: 
     source = state_folder(tmp_path / "source", FIRST)
     before = tasks_of(source / "tasks.db")
     whole = shutil.copytree(source, tmp_path / "whole")
-    steps = keeper.run("migrate", whole / "tasks.db").steps
-    for number, at in enumerate(points(steps, rounds, seed=1)):
+    whole_run = keeper.run("migrate", whole / "tasks.db")
+    for number, at in enumerate(whole_run.points(rounds, seed=1)):
         path = shutil.copytree(source, tmp_path / f"{number}") / "tasks.db"
         assert keeper.run("migrate", path, at=at).code == -9
         kept = path.with_name("tasks.db.schema-2")
@@ -394,8 +414,8 @@ def test_a_killed_rollback_leaves_one_of_the_two(
     add_task(source / "tasks.db", "later")
     newer = tasks_of(source / "tasks.db")
     whole = shutil.copytree(source, tmp_path / "whole")
-    steps = keeper.run("rollback", whole / "tasks.db", known=2).steps
-    for number, at in enumerate(points(steps, rounds, seed=2)):
+    whole_run = keeper.run("rollback", whole / "tasks.db", known=2)
+    for number, at in enumerate(whole_run.points(rounds, seed=2)):
         path = shutil.copytree(source, tmp_path / f"{number}") / "tasks.db"
         assert keeper.run("rollback", path, known=2, at=at).code == -9
         copy = shutil.copytree(path.parent, tmp_path / f"{number}-copy") / "tasks.db"
