@@ -26,7 +26,7 @@ MOST_DEAD = 10_000  # dead letters, about
 MOST_OUTCOMES = 10_000  # of an earlier process that are remembered
 MOST_DELIVERIES = 5  # of one job to workers
 PAGE = 500  # entries of one read
-QUIET = 60.0  # seconds without a worker after which /health tells of it
+QUIET = 60.0  # seconds without a worker after which /health reports it
 FORGET = 3600.0  # seconds after which a worker that has gone is removed from the group
 WORKER_FAILED = "worker failed"
 

@@ -30,7 +30,7 @@ from bridge.store.sqlite.upgrade import roll_back
 from tests import CHECKOUT
 
 LIVES = 60  # seconds of a child
-RENAMES = ("rename", "replace", "link")  # what is in a place changes at once
+RENAMES = ("rename", "replace", "link")  # a file at a path changes in one step
 STEPS = (
     *RENAMES,
     *("unlink", "rmdir", "mkdir", "open", "close", "write", "read", "pwrite", "fsync", "flock"),

@@ -10,22 +10,20 @@ import orjson
 from multidict import CIMultiDict
 
 from bridge.a2a.codec import Codec, Operation
-from bridge.a2a.codecs import CODECS
 from bridge.errors import (
     BodyTooLarge,
     InvalidParams,
     InvalidRequest,
-    MethodNotFound,
     RequestError,
 )
 from bridge.runtime.idempotency import UNIQUE
+from bridge.transports.envelope.request import check_envelope, id_of, method_of, params_of
 from bridge.transports.json_body import decode_json
-from bridge.transports.negotiation import check_extension, codec_for
+from bridge.transports.negotiation import check_extension
 from bridge.transports.redis.names import CORRELATION
 
 MOST_PARAMETERS = 64 * 1024  # bytes
 MOST_VALUE = 4096  # characters of a service parameter
-MOST_ID = 256  # characters; every item of a stream repeats the id
 SENDS = frozenset({Operation.SEND, Operation.STREAM})
 PARAMETERS = ("A2A-Version", "A2A-Extensions", "Last-Event-ID", "traceparent")
 """The service parameters; others are ignored."""
@@ -97,34 +95,14 @@ def read_fields(fields: Mapping[bytes, bytes]) -> EntryContent:
     return EntryContent(given, fields[b"payload"], parameters)
 
 
-def id_of(body: Any) -> Any:
-    """The id of a possible request; None without a valid id."""
-    given = body.get("id") if isinstance(body, dict) else None
-    if isinstance(given, bool) or not isinstance(given, str | int | float):
-        return None
-    return None if isinstance(given, str) and len(given) > MOST_ID else given
-
-
 def read_call(body: Any, parameters: Any, required: bool) -> EntryCall:
     """The request in a decoded payload. `required`: clients must activate EXTENSION. Raises
     InvalidRequest for a body that is not a request, and the other errors of an envelope."""
-    if not isinstance(body, dict) or body.get("jsonrpc") != "2.0":
-        raise InvalidRequest('The payload must be an object with "jsonrpc": "2.0".')
-    if body.get("id") is not None and id_of(body) is None:
-        text = f"id must be a string of at most {MOST_ID} characters, a number or null."
-        raise InvalidRequest(text)
-    method, params = body.get("method"), body.get("params")
-    if not isinstance(method, str):
-        raise InvalidRequest("method must be a string.")
-    known = tuple(codec for codec in CODECS if method in codec.methods)
-    if not known:
-        raise MethodNotFound(f"Unknown method {method[:100]!r}.")
+    check_envelope(body)
     given = _Parameters(_parameters(parameters))
-    codec = codec_for(given, method, known)
+    method, codec = method_of(body, given)
     check_extension(given, required)
-    params = {} if params is None else params
-    if not isinstance(params, dict):
-        raise InvalidParams("params must be an object.", [("params", "not an object")])
+    params = params_of(body)
     seen = given.headers.get("Last-Event-ID", "").strip()
     return EntryCall(
         id=id_of(body),

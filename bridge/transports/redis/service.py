@@ -32,6 +32,7 @@ from bridge.errors import (
 from bridge.push.broker import Broker
 from bridge.task.transitions import TaskState
 from bridge.telemetry.observation import REQUEST, RequestInfo
+from bridge.transports.envelope.request import id_of
 from bridge.transports.json_body import AT_ONCE
 from bridge.transports.operation import STREAMING, Caller, Operations, Pending
 from bridge.transports.redis.inbox import RequestEntry, RequestInbox
@@ -43,7 +44,6 @@ from bridge.transports.redis.request import (
     EntryContent,
     UnusableEntry,
     check_message,
-    id_of,
     read_call,
     read_fields,
     state_of,
