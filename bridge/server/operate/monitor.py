@@ -82,15 +82,17 @@ class Monitor:
         return web.json_response({"agents": listed, "sessions": dict(self._sessions())})
 
     async def _tasks(self, request: web.Request) -> web.Response:
-        """Filters: `agent`, `state` (in the spelling of 0.3), `contextId`, and `owner`, where
-        `self` is the principal of the request."""
+        """Filters: `agent`, `state` (in the spelling of 0.3), `contextId`, `owner` (`self`: the
+        principal of the request), and with a shared store `node`, the name of a server."""
         wanted = request.query
         states = {state.value for state in TaskState}
         if wanted.get("state") and wanted["state"] not in states:
             text = f"state must be one of {', '.join(sorted(states))}"
             return web.json_response({"error": text}, status=400)
         owner = request[PRINCIPAL].id if wanted.get("owner") == "self" else wanted.get("owner")
+        node = wanted.get("node")
         listed = []
+        names = {one.id: one.name for one in await self._servers()}
         for agent_id, manager in self._managers.items():
             if wanted.get("agent") not in (None, agent_id):
                 continue
@@ -99,14 +101,14 @@ class Monitor:
                 context_id=wanted.get("contextId"),
                 state=TaskState(wanted["state"]) if wanted.get("state") else None,
             )
-            names = {one.id: one.name for one in await self._servers()}
             for head in (await self._store.list(query)).heads:
-                if owner not in (None, head.context.owner):
+                name = names.get(head.node or "")
+                if owner not in (None, head.context.owner) or node not in (None, name):
                     continue
-                node = {"node": names.get(head.node or "")} if self._cluster else {}
                 task = await self._found(manager, head)
                 if task:
-                    listed.append({"agent": agent_id, **node, **_summary(task)})
+                    placed = {"node": name} if self._cluster else {}
+                    listed.append({"agent": agent_id, **placed, **_summary(task)})
         return web.json_response({"tasks": listed})
 
     async def _found(self, manager: TaskManager, head: TaskHead) -> Task | None:
