@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,8 @@ def copy_database(
         def step(status: int, left: int, pages: int) -> None:
             # Begin to write it to the disk now: a large file that is written at once at the end
             # would delay the commits.
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            if sys.platform == "linux":
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             between()
 
         with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as copy:
