@@ -16,7 +16,6 @@ from bridge.server.local_peer import watch
 from bridge.server.operate.monitor import Monitor
 from bridge.server.operate.sockets import limits
 from bridge.server.settings.load import Loaded
-from bridge.server.settings.sections import ServerSettings
 from bridge.telemetry.audit import Audit
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.mcp.endpoint import Endpoint
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """`configure_logging` gets the settings, and the function that redacts lines."""
+    """`log_as` configures the log."""
 
     fleet: Fleet
     sites: Sites
@@ -36,7 +35,7 @@ class Live:
     monitor: Monitor
     audit: Audit
     identity: Identity
-    configure_logging: Callable[[ServerSettings, Callable[[str], str]], None]
+    log_as: Callable[[Loaded], None]
 
     async def prepare(self, loaded: Loaded) -> FleetPlan:
         """Make all that can fail. Raises ConfigurationError; nothing has changed then."""
@@ -45,7 +44,7 @@ class Live:
     def apply(self, loaded: Loaded, plan: FleetPlan) -> None:
         """Use new settings from the next request on. Raises nothing."""
         settings, clean = loaded.settings, loaded.secrets.clean
-        self.configure_logging(settings.server, clean)
+        self.log_as(loaded)
         try:
             self.audit.reopen(clean)
         except ConfigurationError as error:
