@@ -57,6 +57,7 @@ class Parts:
     fleet: Fleet
     redis: RedisPort
     shared: SharedParts
+    requests: RequestLog
     service: SystemdService
     pool: SessionPool
     state: State
@@ -132,6 +133,7 @@ async def assemble(
         grpc=grpc,
         redis=redis,
         shared=shared,
+        requests=requests,
         service=service,
     )
 

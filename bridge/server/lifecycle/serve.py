@@ -101,6 +101,7 @@ async def _run(
     handle_signals(stop, partial(_kill, parts), site.reloader.request)
     unused = contextlib.ExitStack()
     systemd = unused.enter_context(Supervisor(parts.service.supervision, parts.pool.figures))
+    site.reloader.announced = systemd.reloading
     try:
         listening = await _listen(parts, site, sockets)
         address = address_of(site.runner, parts.unix, identity)

@@ -62,6 +62,8 @@ def make_site(loaded: Loaded, parts: Parts, identity: Identity, read: Callable[[
         grpc=parts.grpc,
         mcp=mcp,
         monitor=monitor,
+        pages=pages,
+        requests=parts.requests,
         audit=state.audit,
         identity=identity,
         log_as=log_as,
@@ -109,7 +111,10 @@ def _make_app(
         },
     )
     backups = Backups(
-        state, settings.audit_file, lambda: writable_places(fleet.agents, fleet.sandboxes)
+        state,
+        settings.audit_file,
+        lambda: writable_places(fleet.agents, fleet.sandboxes),
+        pages.metrics.backed_up,
     )
     Administration(state.store, fleet.managers, state.audit, backups).attach(app)
     return app, monitor, pages, watchdog
