@@ -699,10 +699,13 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
     "tests/system/test_logs.py": ("needs the program", "server/operate: log_output"),
+    "tests/server/operate/test_reloaded_settings.py": (
+        "needs requests",
+        "server/agents: fleet; server/operate: live",
+    ),
     "tests/system/test_reload.py": (
         "needs the program",
-        "cli/operate: local reload token; server/agents: fleet; "
-        "server/operate: live signals token_admin",
+        "cli/operate: local reload token; server/operate: signals token_admin",
     ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",

@@ -10,7 +10,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientSession, ClientTimeout, web
+from aiohttp import ClientSession, ClientTimeout
 
 from bridge.auth.authentication import Identity
 from bridge.process.process_tree import reap_orphans
@@ -20,6 +20,7 @@ from bridge.server.lifecycle.parts import Parts, assemble, restore, trust_operat
 from bridge.server.lifecycle.site import Site, make_site
 from bridge.server.operate.log_output import log_as
 from bridge.server.operate.reload import Changes
+from bridge.server.operate.sockets import listen_tcp
 from bridge.server.operate.systemd import ALONE
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
@@ -64,9 +65,12 @@ class Reloadable:
 
 
 @asynccontextmanager
-async def reloadable(workspace: Path, **settings: Any) -> AsyncIterator[Reloadable]:
+async def reloadable(
+    workspace: Path, *, keep: bool = False, **settings: Any
+) -> AsyncIterator[Reloadable]:
     """A server with these settings, a state folder beside the workspace, and
-    tests/support/agent.py as its CLI. Its log goes to stderr."""
+    tests/support/agent.py as its CLI. Its log goes to stderr. `keep`: the open tasks stay for
+    another server."""
     reap_orphans()  # of servers that other tests ended by force
     defaults = {
         "agent_adapter": "jsonl",
@@ -94,9 +98,9 @@ async def reloadable(workspace: Path, **settings: Any) -> AsyncIterator[Reloadab
             server = Reloadable(chosen, parts, http)
             site = server.site = make_site(loaded, parts, identity, server.read)
             await site.runner.setup()
-            await web.TCPSite(site.runner, "127.0.0.1", 0).start()
-            if parts.unix:
-                await site.runner.site(parts.unix.listening).start()
+            sockets = listen_tcp(chosen, ALONE.sockets) or []
+            for listening in (*sockets, *([parts.unix.listening] if parts.unix else [])):
+                await site.runner.site(listening).start()
             port = next(one[1] for one in site.runner.addresses if not isinstance(one, str))
             server.url = f"http://127.0.0.1:{port}"
             fleet, readiness = parts.fleet, site.pages.readiness
@@ -107,14 +111,14 @@ async def reloadable(workspace: Path, **settings: Any) -> AsyncIterator[Reloadab
             try:
                 yield server
             finally:
-                await _close(parts, site)
+                await _close(parts, site, keep)
 
 
-async def _close(parts: Parts, site: Site) -> None:
+async def _close(parts: Parts, site: Site, keep: bool) -> None:
     site.reloader.close()
     site.pages.close()
     parts.logins.cancel()
-    await asyncio.gather(*(one.close(drain=0) for one in [*parts.fleet.managers.values()]))
+    await asyncio.gather(*(one.close(0, keep) for one in [*parts.fleet.managers.values()]))
     await parts.fleet.close()
     site.monitor.close()
     await parts.grpc.stop(0.5)
