@@ -641,7 +641,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_command_line.py": (
         "needs the program",
-        "cli: main; server: banner lifecycle",
+        "cli: main; server: banner; server/lifecycle: parts serve site",
     ),
     "tests/system/test_client.py": (
         "needs a server",
@@ -698,10 +698,14 @@ TESTED_ELSEWHERE = {
         "server: state_dir; server/operate: sockets",
     ),
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
+    "tests/system/test_logs.py": ("needs the program", "server/operate: log_output"),
+    "tests/server/operate/test_reloaded_settings.py": (
+        "needs requests",
+        "server/agents: fleet; server/operate: live",
+    ),
     "tests/system/test_reload.py": (
         "needs the program",
-        "cli/operate: local reload token; server/agents: fleet; "
-        "server/operate: live signals token_admin",
+        "cli/operate: local reload token; server/operate: signals token_admin",
     ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",

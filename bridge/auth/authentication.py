@@ -34,8 +34,8 @@ FAILURES = 20  # wrong tokens of one address at once; the limit is free again af
 WINDOW = 60.0  # seconds
 MOST_ADDRESSES = 10_000  # with a count of wrong tokens
 
-Found = Principal | Awaitable[Principal | None] | None
-"""A principal, None, or an awaitable of either."""
+Found = Principal | str
+"""A principal, or the cause of a refusal."""
 _STARTED_HERE = (
     "The operator token is not accepted from a process that this server started, or from a process "
     "that the server cannot identify. Agents and other programs need their own token "
@@ -82,12 +82,13 @@ class Signed(Protocol):
 
 class TokenIssuer(Protocol):
     """Maps tokens of an OpenID provider to principals: bridge/auth/oidc.py. The principals have
-    this `proof`, and ids that begin with `owners`."""
+    this `proof`, and ids that begin with `owners`. Causes: unknown, expired, signature or
+    audience."""
 
     proof: str
     owners: str
 
-    def find(self, token: str) -> Found: ...
+    def find(self, token: str) -> Found | Awaitable[Found]: ...
 
     def close(self) -> None: ...
 
@@ -167,8 +168,8 @@ class Identity:
     Rejected requests are in the log and, at a limited rate, calls of `report(address, scheme,
     cause, **facts)`: never with a part of the credentials. `failures` counts all of them by scheme
     (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, expired,
-    throttled, other_uid, forwarded, agent_process). `used` gets the name of each principal with a
-    token. `revocations` has the open streams and requests.
+    signature, audience, throttled, other_uid, forwarded, agent_process). `used` gets the name of
+    each principal with a token. `revocations` has the open streams and requests.
     """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
@@ -280,21 +281,25 @@ class Identity:
                 return user
             self._reject(address, "bearer" if uid is None else "unix_socket", user)
             return None
-        found: Found = self._tokens.find(given)
+        found = self._tokens.find(given) or await self._issued(given)
         scheme = _scheme(request)
-        if isinstance(found, Principal) and found.id == OPERATOR.id:
-            await self._if_outside(request, address, scheme)
-            return found
-        if found is None and self._issuer:
-            found = self._issuer.find(given)
-        principal = await found if isinstance(found, Awaitable) else found
-        if principal and not principal.expired:
-            if self.used:
-                self.used(principal.id)
-            return principal
+        if isinstance(found, Principal):
+            if found.id == OPERATOR.id:
+                await self._if_outside(request, address, scheme)
+                return found
+            if not found.expired:
+                if self.used:
+                    self.used(found.id)
+                return found
+            found = "expired"
         is_jwt = self._issuer is not None and given.count(".") == 2
-        self._refuse(address, "oidc" if is_jwt else scheme, "expired" if principal else "unknown")
+        self._refuse(address, "oidc" if is_jwt else scheme, found)
         return None
+
+    async def _issued(self, token: str) -> Found:
+        """The principal of a token of the provider."""
+        found = self._issuer.find(token) if self._issuer else "unknown"
+        return await found if isinstance(found, Awaitable) else found
 
     def _refuse(self, address: str, scheme: str, cause: str) -> None:
         """Report wrong credentials. Raises TooManyRequests if the address has sent too many."""

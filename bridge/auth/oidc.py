@@ -30,7 +30,7 @@ from bridge.errors import ConfigurationError, Unavailable
 
 try:
     from joserfc import jws, jwt
-    from joserfc.errors import JoseError
+    from joserfc.errors import BadSignatureError, ClaimError, ExpiredTokenError, JoseError
     from joserfc.jwk import JWKRegistry, Key
     from joserfc.jwt import JWTClaimsRegistry
     from joserfc.util import base64_to_int
@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 _INVALID = (JoseError, ValueError, TypeError, RecursionError)
 """The errors for invalid tokens."""
+UNKNOWN = "unknown"
 LEEWAY = 60  # seconds: tolerated clock difference
 FETCH_WITHIN = 5.0  # seconds
 MAX_BYTES = 256 * 1024  # of a document of the issuer
@@ -103,11 +104,12 @@ class Issuer:
         self._begun = self._fetched = float("-inf")  # monotonic times of fetches
         self._fetch_keys()
 
-    def find(self, token: str) -> Principal | Awaitable[Principal | None] | None:
-        """The principal of a token, None for an invalid token, or an awaitable of either if the
-        keys must be fetched first. Raises Unavailable without keys."""
+    def find(self, token: str) -> Principal | str | Awaitable[Principal | str]:
+        """The principal of a token, the cause for an invalid token, or an awaitable of either if
+        the keys must be fetched first. Causes: expired, signature, audience, and unknown for all
+        others. Raises Unavailable without keys."""
         if len(token) > MAX_TOKEN:
-            return None
+            return UNKNOWN
         if time.monotonic() - self._fetched > self._config.refresh:
             self._fetch_keys()
         principal, expires = self._verified.get(digest(token), (None, 0.0))
@@ -117,16 +119,16 @@ class Issuer:
             signed = jws.extract_compact(token.encode(), registry=_REGISTRY)
             _REGISTRY.check_header(signed.headers())
         except _INVALID:
-            return None
+            return UNKNOWN
         if not self._pick(signed) and (fetching := self._fetch_keys()):
             return self._verify_after(fetching, token)
         return self._verify(token)
 
-    async def _verify_after(self, fetching: asyncio.Task[None], token: str) -> Principal | None:
+    async def _verify_after(self, fetching: asyncio.Task[None], token: str) -> Principal | str:
         await asyncio.wait({fetching}, timeout=self._config.wait)
         return self._verify(token)
 
-    def _verify(self, token: str) -> Principal | None:
+    def _verify(self, token: str) -> Principal | str:
         if not self._usable:
             raise Unavailable("The keys of the OpenID issuer are not available. Retry later.")
         try:
@@ -135,7 +137,7 @@ class Issuer:
             principal = self._principal(claims)
         except _INVALID as error:
             log.debug("token refused", extra={"reason": type(error).__name__})
-            return None
+            return _cause_of(error)
         if len(self._verified) >= MOST_TOKENS:
             del self._verified[next(iter(self._verified))]
         self._verified[digest(token)] = (principal, claims["exp"] + LEEWAY)
@@ -216,6 +218,18 @@ class Issuer:
 def principal_id(issuer: str, name: str) -> str:
     """A unique id: it differs from all token names and from all principals of other issuers."""
     return f"oidc:{hashlib.sha256(issuer.encode()).hexdigest()[:8]}:{quote(name, safe='@')}"
+
+
+def _cause_of(error: Exception) -> str:
+    """The cause of a refusal, for the log."""
+    match error:
+        case BadSignatureError():
+            return "signature"
+        case ExpiredTokenError():
+            return "expired"
+        case ClaimError(claim="aud"):
+            return "audience"
+    return UNKNOWN
 
 
 def _scopes(claims: Mapping[str, Any]) -> set[str]:

@@ -150,7 +150,7 @@ def _skill(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     import asyncio
 
-    from bridge.server.lifecycle import serve
+    from bridge.server.lifecycle.serve import serve
     from bridge.server.operate.systemd import SystemdService
 
     def read() -> Loaded:

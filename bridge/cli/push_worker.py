@@ -12,7 +12,7 @@ from aiohttp import web
 
 from bridge.errors import ConfigurationError
 from bridge.server.extras import push_worker
-from bridge.server.lifecycle import configure_logging
+from bridge.server.operate.log_output import log_as
 from bridge.server.settings.load import Loaded
 
 log = logging.getLogger(__name__)
@@ -22,12 +22,7 @@ async def work(loaded: Loaded, metrics: str | None) -> int:
     """Send notifications until SIGTERM or SIGINT, and finish those in hand. `metrics`: HOST:PORT of
     /metrics. Returns the exit status. Raises ConfigurationError."""
     settings = loaded.settings
-    configure_logging(
-        settings.server.log_level,
-        loaded.secrets.clean,
-        form=settings.server.log_format,
-        journal=loaded.stderr_is_journal,
-    )
+    log_as(loaded)
     for warning in loaded.warnings:
         log.warning(warning)
     place = _place(metrics) if metrics else None

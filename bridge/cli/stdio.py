@@ -9,7 +9,7 @@ import stat
 from dataclasses import replace
 
 from bridge.errors import ConfigurationError
-from bridge.server.lifecycle import serve
+from bridge.server.lifecycle.serve import serve
 from bridge.server.operate.parent_process import ParentProcess
 from bridge.server.settings.load import Loaded, load
 

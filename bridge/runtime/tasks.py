@@ -35,7 +35,7 @@ from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskQuery, TaskRemoved
 from bridge.store.serialization import micros
-from bridge.task.state import StatusUpdate
+from bridge.task.state import StatusUpdate, Task
 from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
 
@@ -282,6 +282,12 @@ class TaskManager:
         """The working directory of the task, if the server has its context."""
         context = self.contexts.get(handle.context)
         return context.lease.start.cwd if context else None
+
+    def beginning(self, task: Task) -> tuple[str, str] | None:
+        """How the task got its session (see Lease.began), and its working directory; None if this
+        server does not have its context."""
+        context = self.contexts.get(ContextKey(self._tasks.agent, task.owner, task.context_id))
+        return (context.lease.began, context.lease.start.cwd) if context else None
 
     def working(self, marker: str) -> TaskHandle | None:
         """The task of the session whose processes have this marker."""

@@ -68,6 +68,7 @@ def make_served_agent(
 ) -> ServedAgent:
     """The agent with its tasks and operations. `version`: the output of its CLI for --version,
     maybe "". `prewarm`: None for the plan of the settings."""
+    observers = shared.agent_observers[agent.id] = [*shared.observers]
     manager = TaskManager(
         agent=make_runtime_agent(agent, shared, sandbox, prewarm),
         adapter=agent.adapter,
@@ -77,6 +78,7 @@ def make_served_agent(
         notifier=shared.push,
         policy=make_policy(agent, shared),
     )
+    observers.insert(0, TaskLog(agent.id, manager.beginning))
     return serve_manager(agent, shared, manager, version)
 
 
@@ -205,10 +207,8 @@ def make_runtime_agent(
     sandbox: Sandbox | None,
     prewarm: PrewarmPlan | None = None,
 ) -> Agent:
-    """The settings of the agent's new contexts."""
+    """The settings of the agent's new contexts. It has the observers of the agent with its id."""
     settings, adapter, state = agent.settings, agent.adapter, shared.state
-    observers = shared.agent_observers.setdefault(agent.id, [])
-    observers.extend((TaskLog(agent.id), *shared.observers))
     return Agent(
         sessions=make_session_factory(agent, state, sandbox),
         idle_seconds=settings.limits.session_idle_ms / 1000,
@@ -226,7 +226,7 @@ def make_runtime_agent(
         ),
         check=settings.agent.workspaces.check,
         replies=adapter.may_reply,
-        observers=observers,
+        observers=shared.agent_observers[agent.id],
     )
 
 

@@ -15,11 +15,12 @@ answers = log.getChild("answers")
 
 
 class RequestLog:
-    """Observes requests. Refused ones are logged, with `all_of_them` also those that succeed. The
-    binding logs an internal error, since it also sees those outside of operations."""
+    """Observes requests. Refused ones are logged, with `all_of_them`, which may change, also those
+    that succeed. The binding logs an internal error, since it also sees those outside of
+    operations."""
 
     def __init__(self, all_of_them: bool = False) -> None:
-        self._all = all_of_them
+        self.all_of_them = all_of_them
 
     def answered(
         self,
@@ -44,6 +45,6 @@ class RequestLog:
         if isinstance(error, RequestError):
             text = f"{operation} was refused: {facts['code']}"
             log.info(text, extra={"event": "request.refused", **facts})
-        elif self._all and (error is None or isinstance(error, CancelledError)):
+        elif self.all_of_them and (error is None or isinstance(error, CancelledError)):
             text = f"{operation} was answered" if error is None else f"{operation} was abandoned"
             answers.info(text, extra={"event": "request.answered", **facts})

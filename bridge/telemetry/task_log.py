@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -49,13 +49,20 @@ class _Open:
 
 
 class TaskLog:
-    """Observes the tasks of the agent with this id. No line has a text of a client or of the agent.
-    A task that an earlier server began has no line for its start."""
+    """Observes the tasks of the agent with this id. `beginning`: how a task got its session, and
+    its directory. No line has a text of a client or of the agent. A task that an earlier server
+    began has no line for its start."""
 
     texts = False
 
-    def __init__(self, agent: str, known: KnownTasks = TASKS) -> None:
+    def __init__(
+        self,
+        agent: str,
+        beginning: Callable[[Task], tuple[str, str] | None],
+        known: KnownTasks = TASKS,
+    ) -> None:
         self._agent = agent
+        self._beginning = beginning
         self._known = known
         self._open: dict[str, _Open] = {}
 
@@ -86,7 +93,8 @@ class TaskLog:
         if not known.started and not isinstance(event, _FROM_OUTSIDE):
             known.started = True
             queued = _seconds(task.created, time)
-            facts = {"queued_seconds": queued, "model": known.model}
+            start, cwd = self._beginning(task) or (None, None)
+            facts = {"queued_seconds": queued, "model": known.model, "start": start, "cwd": cwd}
             self._log(logging.INFO, task, "task.started", "task started", facts)
         match event:
             case Usage():

@@ -90,7 +90,7 @@ class Operations:
         revocations: Revocations | None = None,
     ) -> None:
         self._observers = observers
-        self._revocations = revocations or Revocations()
+        self.revocations = revocations or Revocations()
         self._tasks = tasks
         self._push = push
         self._extended_card = extended_card
@@ -153,7 +153,7 @@ class Operations:
         return replace(
             stream,
             counted=partial(self._counted, owner, caller.info.binding),
-            held=partial(self._revocations.hold, caller.principal),
+            held=partial(self.revocations.hold, caller.principal),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
             binding=caller.info.binding,
@@ -211,7 +211,7 @@ class Operations:
     ) -> Any:
         """The result of a blocking send, after its task has ended or asks a question."""
         with (
-            self._revocations.hold(principal) as hold,
+            self.revocations.hold(principal) as hold,
             self._tasks.listen(sent.handle) as listener,
         ):
             try:

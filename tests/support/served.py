@@ -25,7 +25,7 @@ from bridge.server.agents.redis_port import RedisPort
 from bridge.server.app import make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
-from bridge.server.lifecycle import make_pool
+from bridge.server.lifecycle.parts import make_pool
 from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.sockets import limits
 from bridge.server.settings.load import Loaded

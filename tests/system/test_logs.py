@@ -101,7 +101,9 @@ def test_journald_gets_the_priority_of_each_line(workspace: Path, form: str) -> 
     """A shell sets JOURNAL_STREAM to its own stderr, as systemd does, and then ends the start."""
     home, variables = environment(workspace, {"LOG_FORMAT": form, "BRIDGE_SANDBOX": "auto"})
     set_stream = "JOURNAL_STREAM=$(stat -L -c %d:%i /proc/$$/fd/2) && export JOURNAL_STREAM"
-    start = "from bridge.server.lifecycle import configure_logging, log; from bridge.server."
+    start = (
+        "from bridge.server.operate.log_output import configure_logging, log; from bridge.server."
+    )
     start += "settings.load import load; loaded = load({}); configure_logging('INFO', form="
     start += f"'{form}', journal=loaded.stderr_is_journal); log.warning('a warning')"
     for before, priority in (

@@ -4,6 +4,7 @@ gives it its sockets."""
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,6 +39,11 @@ async def test_the_life_of_a_service(
             assert "WATCHDOG_USEC" not in artifact_text(agent)
             for _ in range(3):
                 await systemd.until("WATCHDOG=1")
+            systemd.received.clear()
+            server.process.send_signal(signal.SIGHUP)
+            await systemd.until("READY=1")
+            begin = systemd.received.index("RELOADING=1")
+            assert systemd.received[begin + 1].startswith("MONOTONIC_USEC=")
             task = await client.send_now(f"wait {live.path} turn")
             await live.pid("turn")
             assert task_id(task)

@@ -35,7 +35,7 @@ from bridge.errors import ConfigurationError
 from bridge.process.process_tree import kill_descendants, reap_orphans
 from bridge.server import registry
 from bridge.server.agents.configured import REPLAY, agent_id_of, first_on_path
-from bridge.server.lifecycle import configure_logging
+from bridge.server.operate.log_output import configure_logging
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.settings.values import nearest

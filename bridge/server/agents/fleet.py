@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.process.spawn import libraries
 from bridge.runtime.agent import Agent, Policy
+from bridge.runtime.contexts import Stored
 from bridge.runtime.tasks import TaskManager
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import version_of
@@ -63,8 +65,16 @@ class Fleet:
             raise ConfigurationError(text)
         _check_files(self.agents[0], agents[0])
         old = {one.id: one for one in self.agents}
-        sandboxes, versions = dict(self.sandboxes), dict(self.versions)
-        plan = FleetPlan(agents, sandboxes, versions)
+        plan = FleetPlan(agents, dict(self.sandboxes), dict(self.versions))
+        try:
+            await self._fill(plan, old)
+        except BaseException:  # also if the server stops meanwhile
+            await self._drop(plan)
+            raise
+        return plan
+
+    async def _fill(self, plan: FleetPlan, old: Mapping[str, ConfiguredAgent]) -> None:
+        agents, sandboxes, versions = plan.agents, plan.sandboxes, plan.versions
         for agent in agents:
             if agent.id in self.ending:
                 raise ConfigurationError(f"the agent {agent.id} ends still: repeat this later")
@@ -81,23 +91,31 @@ class Fleet:
             served[agent.id] = serve_manager(agent, self.shared, manager, versions[agent.id])
             runtime = make_runtime_agent(agent, self.shared, sandboxes[agent.id])
             plan.runtime[agent.id] = runtime, make_policy(agent, self.shared)
-        for agent in (one for one in agents if one.id not in old):  # last: their tasks begin
-            new = await self._new(agent, versions[agent.id], sandboxes[agent.id])
-            served[agent.id], plan.new[agent.id] = new, new.manager
+        new = [one for one in agents if one.id not in old]
+        for agent in new:
+            made = served[agent.id] = make_served_agent(
+                agent, self.shared, version=versions[agent.id], sandbox=sandboxes[agent.id]
+            )
+            plan.new[agent.id] = made.manager
         plan.served = [served[one.id] for one in agents]
-        return plan
+        for agent in new:  # last: with a shared store, this server has their conversations then
+            try:
+                plan.stored[agent.id] = await plan.new[agent.id].contexts.load()
+            except Unavailable as error:
+                text = f"the tasks of {agent.id} cannot be read: {error}"
+                raise ConfigurationError(text) from error
 
-    async def _new(
-        self, agent: ConfiguredAgent, version: str, sandbox: Sandbox | None
-    ) -> ServedAgent:
-        """A new agent, with the tasks that an earlier agent with its id has left."""
-        made = make_served_agent(agent, self.shared, version=version, sandbox=sandbox)
-        try:
-            contexts = made.manager.contexts
-            contexts.restore(await contexts.load(), reattach=False)
-        except Unavailable as error:
-            raise ConfigurationError(f"the tasks of {agent.id} cannot be read: {error}") from error
-        return made
+    async def _drop(self, plan: FleetPlan) -> None:
+        """Remove the parts of a plan that is not used."""
+        made = [plan.sandboxes[one] for one in plan.changed if one in plan.sandboxes]
+        known = [*self.sandboxes.values()]
+        for sandbox in made:
+            if sandbox and not any(sandbox is one for one in known):
+                await asyncio.to_thread(sandbox.close)
+        for stored in plan.stored.values():
+            for fence in stored.fences.values():
+                with contextlib.suppress(Unavailable):  # its lease ends without it
+                    await self.shared.state.store.release(fence)
 
     def apply(self, plan: FleetPlan, drain: float) -> None:
         """Use the plan from the next request on. The open tasks of removed agents have `drain`
@@ -115,6 +133,7 @@ class Fleet:
             self.ending[agent_id] = asyncio.create_task(self._end(agent_id, drain))
         self._renew_root()
         for agent_id, manager in plan.new.items():
+            manager.contexts.restore(plan.stored[agent_id], reattach=False)
             self.added(agent_id, manager)
             manager.warm_up()
         self.changed()
@@ -160,16 +179,18 @@ class Fleet:
 
 @dataclass(slots=True)
 class FleetPlan:
-    """`changed`: agents with other settings, also new ones. `new`: the managers of new agents;
-    `runtime`: the settings of the other ones."""
+    """`changed`: agents with other settings, also new ones. `new`: the managers of new agents,
+    and `stored` what earlier agents with their ids have left; `runtime`: the settings of the other
+    ones."""
 
     agents: Sequence[ConfiguredAgent]
-    sandboxes: Mapping[str, Sandbox | None]
-    versions: Mapping[str, str]
+    sandboxes: dict[str, Sandbox | None]
+    versions: dict[str, str]
     served: list[ServedAgent] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     new: dict[str, TaskManager] = field(default_factory=dict)
+    stored: dict[str, Stored] = field(default_factory=dict)
     runtime: dict[str, tuple[Agent, Policy]] = field(default_factory=dict)
 
 

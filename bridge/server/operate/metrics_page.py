@@ -12,7 +12,6 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.assemble import SharedParts
 from bridge.server.extras import metrics_library
 from bridge.server.operate.readings import Readings, Sources
-from bridge.store.protocol import ContextKey
 from bridge.task.state import Task
 from bridge.telemetry.metrics.requests import RequestMetrics
 from bridge.telemetry.metrics.tasks import TaskMetrics
@@ -73,19 +72,27 @@ class MetricsPage:
         self._observe(made)
         return made
 
+    def follow(self) -> None:
+        """Observe agents that a reload has added, if the observers have begun."""
+        if self._exposition:
+            self._observe(self._exposition)
+
     def answered(self, names: tuple[str, str, str, str], seconds: float) -> None:
         """See RequestSink."""
         if self._exposition:
             self._exposition.answered(names, seconds)
 
     def _observe(self, exposition: Exposition) -> None:
-        """Observe the agents that are not observed yet: a reload can add some."""
+        """Observe all agents. One that came back after its end has the counters of the earlier
+        agent with its id."""
         for agent, manager in self._sources.managers.items():
             known = self._tasks.get(agent)
             if known is None:
                 starts = _Starts(agent, self._sources.managers)
                 known = self._tasks[agent] = TaskMetrics(exposition.agent(agent), starts)
-                self._shared.agent_observers.setdefault(agent, []).append(known)
+            observers = self._shared.agent_observers[agent]
+            if known not in observers:
+                observers.append(known)
             known.forget(handle.task.id for handle in manager.open_tasks)
 
 
@@ -98,6 +105,5 @@ class _Starts:
 
     def __call__(self, task: Task) -> str:
         manager = self._managers.get(self._agent)
-        key = ContextKey(self._agent, task.owner, task.context_id)
-        context = manager.contexts.get(key) if manager else None
-        return context.lease.began if context else "warm"
+        found = manager.beginning(task) if manager else None
+        return found[0] if found else "warm"

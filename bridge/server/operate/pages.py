@@ -24,8 +24,8 @@ from bridge.transports.listener.connection_limits import LimitedRunner
 
 class OperatorPages:
     """`metrics` takes the facts of other parts; `readiness` decides about /ready. `shared` has
-    the observers. `managers` and
-    `sandboxes` are by agent id. Needs a running event loop."""
+    the observers. `agents`, and by agent id `managers` and `sandboxes`, may change; `watch` and
+    `forget` follow such a change. Needs a running event loop."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class OperatorPages:
         self._managers = managers
         self._watchdog = watchdog
         self._faults = AgentFaults(agents, managers, sandboxes)
+        self._page: MetricsPage | None = None
         self.readiness = Readiness(
             ReadyParts(
                 store=state.store,
@@ -79,9 +80,19 @@ class OperatorPages:
             metrics=self.metrics,
             bus=lambda: state.shared is None or state.shared.bus.works,
         )
-        page = MetricsPage(self._settings.metrics, sources, shared)
+        page = self._page = MetricsPage(self._settings.metrics, sources, shared)
         app.router.add_get("/ready", self.readiness.answer)
         app.router.add_get("/metrics", page.answer)
+
+    def watch(self, agent: str, manager: TaskManager) -> None:
+        """The agent is new."""
+        self._faults.watch(agent, manager)
+        if self._page:
+            self._page.follow()
+
+    def forget(self, agent: str) -> None:
+        """The agent was changed or removed: what prevented its last task is of no interest."""
+        self._faults.forget(agent)
 
     def close(self) -> None:
         """End the checks of agents."""

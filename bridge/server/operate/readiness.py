@@ -45,7 +45,8 @@ class AgentFaults:
     reason of FAULTS. Such an agent is usable again after a task that works, or after the login
     check of `doctor`, every `look_again` seconds; without such a check, after that time.
 
-    Needs a running event loop. `sandboxes` are by agent id.
+    Needs a running event loop. `agents` and `sandboxes`, by agent id, may change. `watch` adds the
+    tasks of one more agent, and `forget` the fault of one that was changed or removed.
     """
 
     def __init__(
@@ -55,13 +56,19 @@ class AgentFaults:
         sandboxes: Mapping[str, Sandbox | None],
         look_again: float = LOOK_AGAIN,
     ) -> None:
-        self._agents = {one.id: one for one in agents}
+        self._agents = agents
         self._sandboxes = sandboxes
         self._look_again = look_again
         self._faults: dict[str, str] = {}  # reasons by agent id
         self._checks: dict[str, asyncio.Task[None]] = {}
         for agent, manager in managers.items():
-            manager.watch(partial(self._changed, agent))
+            self.watch(agent, manager)
+
+    def watch(self, agent: str, manager: TaskManager) -> None:
+        manager.watch(partial(self._changed, agent))
+
+    def forget(self, agent: str) -> None:
+        self._faults.pop(agent, None)
 
     def close(self) -> None:
         for check in self._checks.values():
@@ -71,7 +78,7 @@ class AgentFaults:
         """The reasons of the unusable agents by their id."""
         missing = {
             one.id: "binary"
-            for one in self._agents.values()
+            for one in self._agents
             if one.config.binary and not os.access(one.config.binary, os.X_OK)
         }
         return {**self._faults, **missing}
@@ -82,6 +89,8 @@ class AgentFaults:
         return bool(self._agents) and len(self.found()) == len(self._agents)
 
     def _changed(self, agent: str, handle: TaskHandle, updates: Sequence[StatusUpdate]) -> None:
+        if self._of(agent) is None:
+            return  # a removed agent ends its tasks
         for update in updates:
             if isinstance(update.event, Failed | TimedOut) and update.event.reason in FAULTS:
                 self._faults[agent] = update.event.reason
@@ -94,11 +103,14 @@ class AgentFaults:
         try:
             while agent in self._faults:
                 await asyncio.sleep(self._look_again)
-                one = self._agents[agent]
-                if await is_logged_in(one, self._sandboxes.get(agent)):
+                one = self._of(agent)
+                if one is None or await is_logged_in(one, self._sandboxes.get(agent)):
                     self._faults.pop(agent, None)
         finally:
             del self._checks[agent]
+
+    def _of(self, agent: str) -> ConfiguredAgent | None:
+        return next((one for one in self._agents if one.id == agent), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ HOT = frozenset(
             "public_url",
             "log_level",
             "log_format",
+            "log_requests",
             "bridge_allowed_hosts",
             "bridge_allowed_origins",
         ),
@@ -125,7 +127,8 @@ class ReloadTarget(Protocol):
 
 class Reloader:
     """`read` reads all sources. `identity` and `push` get the new credentials, and `target` the
-    other settings. `operator`: the token of the state folder. `counted` gets each outcome."""
+    other settings. `operator`: the token of the state folder. `counted` gets each outcome;
+    `announced` is the context of each reload."""
 
     def __init__(
         self,
@@ -145,6 +148,7 @@ class Reloader:
         self._operator = operator
         self._target = target
         self.counted: Callable[[bool], None] = lambda ok: None
+        self.announced: Callable[[], AbstractContextManager[None]] = nullcontext
         self._lock = asyncio.Lock()
         self._waiting: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -182,7 +186,8 @@ class Reloader:
     async def _reload(self) -> Changes:
         ok = False
         try:
-            changes = await self._changed()
+            with self.announced():
+                changes = await self._changed()
             ok = True
         except ConfigurationError as problem:
             facts = {"event": "config.reload_failed", "problem": str(problem)}

@@ -123,6 +123,7 @@ class Supervisor:
         self._status_every = status_every
         self._extended_every = extended_every
         self._shown = ""
+        self._serving = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._loop = asyncio.get_running_loop()
 
@@ -136,6 +137,7 @@ class Supervisor:
         """All listeners accept connections."""
         if self._address is None:
             return
+        self._serving = True
         self._shown = self._status()
         self._send("READY=1", f"STATUS={self._shown}")
         self._repeat("status", self._status_every, self._show)
@@ -145,17 +147,23 @@ class Supervisor:
 
     @contextlib.contextmanager
     def reloading(self) -> Iterator[None]:
-        """The server reads its settings again."""
+        """The server reads its settings again. Nothing is sent before ready() and after stopping():
+        READY would be wrong."""
+        if not self._serving:
+            yield
+            return
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={now}")
         try:
             yield
         finally:
-            self._send("READY=1")
+            if self._serving:
+                self._send("READY=1")
 
     def stopping(self) -> None:
         """The server stops. Until close(), systemd grants it more time again and again, as long as
         the event loop works."""
+        self._serving = False
         self._cancel("status")
         self._send("STOPPING=1", "STATUS=stopping")
         self._extend()

@@ -46,7 +46,8 @@ REFUSALS = ("limit", "forbidden", "unavailable", "connections", "slow", "malform
 FAILURES = (
     *product(("bearer",), ("missing", "unknown", "expired", "throttled", "agent_process")),
     *(("api_key", "unknown"), ("api_key", "agent_process"), ("basic", "unknown")),
-    *(("oidc", "unknown"), ("same_user", "agent_process")),
+    *product(("oidc",), ("unknown", "expired", "signature", "audience")),
+    ("same_user", "agent_process"),
     *product(("unix_socket",), ("missing", "other_uid", "forwarded", "agent_process")),
 )
 """Scheme and cause of failed authentications."""

@@ -172,7 +172,7 @@ class EnvelopeConnection:
             return
         except Exception as error:
             if not isinstance(error, errors.RequestError):
-                log.exception("request failed")
+                log.exception("request failed", extra={"event": "request.failed"})
             await self._send([_error(codec, shown, error)])
             if isinstance(error, errors.Unauthenticated):
                 self.refused.set()

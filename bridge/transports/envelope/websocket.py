@@ -6,16 +6,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from bridge.auth.principal import Principal
+from bridge.auth.revocations import CUT_AFTER
 from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket
 from bridge.errors import Unauthenticated
 from bridge.transports.envelope.connection import EnvelopeAgent, EnvelopeConnection
 from bridge.transports.listener.connection_limits import Connection
 from bridge.transports.negotiation import activated_extensions
+from bridge.transports.operation import PRINCIPAL
 from bridge.transports.sse import AT_ONCE, write_now
 
 logging.getLogger("aiohttp.websocket").addFilter(RateLimitedLogs())  # clients cause its lines
@@ -76,7 +79,8 @@ class WebSockets:
         await one.socket.close(code=code)
 
     async def handle(self, request: web.Request, agent: EnvelopeAgent) -> web.StreamResponse:
-        """Serve a connection to this agent until it ends."""
+        """Serve a connection to this agent until it ends, or until the credential of its handshake
+        becomes invalid."""
         socket = web.WebSocketResponse(
             timeout=CLOSES_WITHIN,
             heartbeat=self._ping,
@@ -111,7 +115,13 @@ class WebSockets:
         self._open.add(one)
         watching = asyncio.create_task(self._watch(one, connection))
         try:
-            await self._read(one)
+            with agent.operations.revocations.hold(request[PRINCIPAL]):
+                await self._read(one)
+        except Unauthenticated:
+            with suppress(TimeoutError):  # of its requests, each of which has an error of its own
+                await asyncio.wait_for(requests.finished(), CUT_AFTER)
+            requests.refused.set()
+            await asyncio.wait([watching])
         finally:
             self._open.discard(one)
             watching.cancel()

@@ -154,7 +154,7 @@ class _Run:
         except Postponed:
             raise
         except Exception as error:
-            log.exception("request failed")
+            log.exception("request failed", extra={"event": "request.failed"})
             problem = error
         encoded = self._codec.encode_error(problem)
         await self._reply.end(self._number, _envelope(self._id, "error", encoded))

@@ -73,12 +73,30 @@ async def test_without_a_watchdog_there_is_no_sign_of_life(notify: NotifySocket)
 
 
 async def test_a_reload_ends_also_after_an_error(notify: NotifySocket) -> None:
-    systemd = supervisor(notify)
-    with suppress(ConfigurationError), systemd.reloading():
-        raise ConfigurationError("a broken file")
-    first, time, last = notify.waiting()
-    assert (first, last) == ("RELOADING=1", "READY=1")
-    assert time.removeprefix("MONOTONIC_USEC=").isdigit()
+    with Supervisor(Supervision(notify.address), lambda: FIGURES) as systemd:
+        systemd.ready()
+        notify.waiting()
+        with suppress(ConfigurationError), systemd.reloading():
+            raise ConfigurationError("a broken file")
+        first, time, last = notify.waiting()
+        assert (first, last) == ("RELOADING=1", "READY=1")
+        assert time.removeprefix("MONOTONIC_USEC=").isdigit()
+
+
+async def test_a_reload_does_not_make_a_server_ready(notify: NotifySocket) -> None:
+    """Neither before its start has ended, nor when it stops."""
+    with Supervisor(Supervision(notify.address), lambda: FIGURES) as systemd:
+        with systemd.reloading():
+            pass
+        assert notify.waiting() == []
+        systemd.ready()
+        with systemd.reloading():
+            systemd.stopping()
+        with systemd.reloading():
+            pass
+        lines = notify.waiting()
+    assert lines.count("READY=1") == lines.count("RELOADING=1") == 1
+    assert lines.index("READY=1") < lines.index("RELOADING=1") < lines.index("STOPPING=1")
 
 
 async def test_an_abstract_address_and_a_missing_socket(tmp_path: Path) -> None:

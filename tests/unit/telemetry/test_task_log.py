@@ -36,7 +36,7 @@ class Turn:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         self.known = KnownTasks()
-        self.log = TaskLog("main", self.known)
+        self.log = TaskLog("main", lambda task: ("cold", "/work/x"), self.known)
         self.task = Task("t", "c", BEGUN, owner="ide")
         self._caplog = caplog
         self._time = BEGUN

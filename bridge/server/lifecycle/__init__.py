@@ -1,0 +1,1 @@
+"""The life of one server, from its start to its end."""
