@@ -288,6 +288,7 @@ def _make_site(
         sites=app[SITES],
         runner=runner,
         grpc=parts.grpc,
+        redis=parts.redis,
         mcp=mcp,
         monitor=monitor,
         audit=state.audit,
