@@ -43,8 +43,8 @@ _STARTED_HERE = (
 )
 
 
-_TOKEN, _USER = "token:", "uid:"
-"""The kinds of Principal.proof, before the digest of a token and a user id."""
+_TOKEN, _USER, _REDIS = "token:", "uid:", "redis:"
+"""The kinds of Principal.proof, before the digest of a token, a user id and a name."""
 _LISTENS: tuple[Scope, ...] = ("read", "admin")
 """Scopes without which an open stream of a principal that had them ends."""
 _FORWARDED = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "x-original-host"})
@@ -129,6 +129,15 @@ def users_of(config: AuthConfig) -> dict[int, Principal]:
             raise ConfigurationError(f"{table} and [unix_users.{found[uid].id}] are one user.")
         found[uid] = replace(grant.principal(name), proof=f"{_USER}{uid}")
     return found
+
+
+def redis_users_of(config: AuthConfig) -> dict[str, Principal]:
+    """The principals that may send requests through Redis, by name."""
+    return {
+        name: replace(token.principal(name), proof=f"{_REDIS}{name}", expires=token.until)
+        for name, token in config.tokens.items()
+        if token.redis
+    }
 
 
 def _uid_of(name: str) -> int:
@@ -220,7 +229,7 @@ class Identity:
     def _apply(self, config: AuthConfig, issuer: TokenIssuer | None, operator: str | None) -> None:
         tokens, users = tokens_of(config, operator), users_of(config)  # these may raise
         self._config, self._issuer, self._operator = config, issuer, operator
-        self._tokens, self._users = tokens, users
+        self._tokens, self._users, self._redis = tokens, users, redis_users_of(config)
 
     def is_valid(self, principal: Principal) -> bool:
         """Whether the credential of an open request is valid still, with its scopes to listen."""
@@ -232,6 +241,8 @@ class Identity:
             now = self._tokens.of(bytes.fromhex(value))
         elif kind == "uid":
             now = self._users.get(int(value))
+        elif kind == "redis":
+            now = self._redis.get(value)
         elif kind == "oidc":
             return self._issuer is not None and self._issuer.proof == principal.proof
         if now is None or now.id != principal.id or now.expired:

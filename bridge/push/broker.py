@@ -120,9 +120,9 @@ def is_full(error: BaseException) -> bool:
     return isinstance(error, OutOfMemoryError) or str(error).startswith("OOM")
 
 
-def is_known(error: BaseException) -> bool:
+def is_known(result: object) -> bool:
     """Whether Redis has refused an entry because a stream has one with this or a larger id."""
-    return isinstance(error, ResponseError) and "equal or smaller than the target" in str(error)
+    return isinstance(result, ResponseError) and "equal or smaller than the target" in str(result)
 
 
 def _passes(error: BaseException) -> bool:

@@ -159,11 +159,9 @@ async def check_broker(settings: Settings) -> tuple[str, RedisReport, Sequence[s
     return address.shown, found, await refused(address, settings.redis.prefix, names, relay=relay)
 
 
-def redis_transport(
-    settings: Settings, names: Sequence[str], *, identity: str, consumer: str
-) -> RedisTransport:
-    """The requests of the tokens `names` through Redis, which are not read yet. `identity`: of the
-    store; `consumer`: of this server. Requires a running event loop. Raises ConfigurationError."""
+def redis_transport(settings: Settings, *, identity: str, consumer: str) -> RedisTransport:
+    """Requests through Redis, which are not read yet. `identity`: of the store; `consumer`: of this
+    server. Requires a running event loop. Raises ConfigurationError."""
     address, chosen = _broker_address(settings), settings.redis
     from bridge.transports.redis.replies import ReplyLimits
     from bridge.transports.redis.server import RedisConfig, RedisTransport
@@ -180,8 +178,7 @@ def redis_transport(
         claim=chosen.claim_ms / 1000,
         replies=ReplyLimits(chosen.reply_items, chosen.reply_ttl_ms / 1000),
     )
-    principals = [settings.auth.tokens[name].principal(name) for name in names]
-    return RedisTransport(address, config, principals)
+    return RedisTransport(address, config)
 
 
 def push_relay(settings: Settings, server: str) -> RedisRelay:

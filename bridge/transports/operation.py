@@ -17,7 +17,7 @@ from bridge.a2a.card import Card
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.requests import PushParams, SendParams
 from bridge.auth.principal import Principal
-from bridge.auth.revocations import Revocations
+from bridge.auth.revocations import Hold, Revocations
 from bridge.errors import DataLoss, TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
@@ -115,6 +115,10 @@ class Operations:
     def ends_on_question(self) -> bool:
         """Whether the stream of a send ends with a question."""
         return self._ends_on_question
+
+    def held(self, principal: Principal) -> Hold:
+        """The context of work for the principal, which ends with its credential."""
+        return self._revocations.hold(principal)
 
     def call(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller

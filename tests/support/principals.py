@@ -9,14 +9,14 @@ from typing import Any
 
 from aiohttp import ClientResponse
 
-from bridge.auth.principal import Token, digest
+from bridge.auth.principal import Scope, Token, digest
 from tests.support.client import Client
 from tests.support.served import Server, serving
 
 TOKENS = {name: f"token-of-{name}-{'x' * 20}" for name in ("owner", "other", "boss", "reader")}
 
 
-SCOPES: dict[str, tuple[str, ...]] = {
+SCOPES: dict[str, tuple[Scope, ...]] = {
     "owner": ("run", "read", "cancel", "approve"),
     "other": ("run", "read", "cancel", "approve"),
     "boss": ("admin",),
@@ -26,8 +26,11 @@ SCOPES: dict[str, tuple[str, ...]] = {
 
 @asynccontextmanager
 async def server(folder: Path, **settings: Any) -> AsyncIterator[Server]:
+    over_redis = "bridge_redis_url" in settings
     tokens = {
-        name: Token(hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name])  # type: ignore[arg-type]
+        name: Token(
+            hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name], redis=over_redis
+        )
         for name in TOKENS
     }
     async with serving(folder, tokens=tokens, **settings) as one:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from aiohttp import ClientSession, ClientTimeout, web
 
 from bridge.auth.authentication import Identity
 from bridge.auth.oidc import Issuer, OidcConfig
+from bridge.auth.quotas import Quotas
 from bridge.process.process_tree import reap_orphans
 from bridge.push.notifier import Push
 from bridge.runtime.tasks import TaskManager
@@ -22,7 +24,7 @@ from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.redis_port import RedisPort
-from bridge.server.app import make_app
+from bridge.server.app import ServedAgent, make_app
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle.parts import make_pool
@@ -48,7 +50,8 @@ from tests.support.client import Client
 
 class Server:
     """`grpc`: HOST:PORT of its gRPC port, with the setting BRIDGE_GRPC_PORT. `pages`: those of the
-    operator, if the server is in this process. `identity`: its credentials."""
+    operator, if the server is in this process. `identity`: its credentials. `change` applies other
+    settings, where Redis is used."""
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Server:
         grpc: str | None = None,
         pages: OperatorPages | None = None,
         identity: Identity | None = None,
+        change: Callable[..., Awaitable[None]] | None = None,
     ) -> None:
         self.pages = pages
         self.http = http
@@ -66,6 +70,8 @@ class Server:
         self.grpc = grpc
         if identity:
             self.identity = identity
+        if change:
+            self.change = change
 
     def observers(self) -> int:
         """The number of observers of requests and tasks."""
@@ -172,7 +178,8 @@ async def serving_loaded(
         manager.warm_up()
     try:
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
-            yield Server(http, url, managers, grpc.address, pages, identity)
+            change = partial(_change, chosen, redis, root, (identity, pool.quotas))
+            yield Server(http, url, managers, grpc.address, pages, identity, change)
     finally:
         pages.close()
         watchdog.close()
@@ -204,6 +211,22 @@ async def _redis(settings: Settings, state: State, push: Push) -> RedisPort:
     push.use_relay(redis.relay)
     await redis.claim()
     return redis
+
+
+async def _change(
+    chosen: Settings,
+    redis: RedisPort,
+    root: ServedAgent,
+    parts: tuple[Identity, Quotas],
+    **settings: Any,
+) -> None:
+    """Apply other settings of principals, as a reload does."""
+    identity, quotas = parts
+    new = chosen.updated(settings)
+    await redis.prepare(new)
+    identity.change(new.auth.config, None, None)
+    quotas.change(new.auth.tokens)
+    redis.change(root, new)
 
 
 async def _unix(settings: Settings, runner: LimitedRunner) -> UnixSocket | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bridge.auth.authentication import redis_users_of
 from bridge.auth.quotas import Quotas
 from bridge.server.app import ServedAgent
 from bridge.server.extras import push_relay, redis_report, redis_transport
@@ -22,15 +23,19 @@ class RedisPort:
 
     def __init__(self, settings: Settings, state: State) -> None:
         self._settings = settings
-        self._names = redis_principals(settings.auth.tokens)
-        node = state.markers.rstrip(".")
-        shared = state.shared.cluster_id if state.shared else node
-        self._transport: RedisTransport | None = None
-        if self._names:
-            self._transport = redis_transport(settings, self._names, identity=shared, consumer=node)
+        self._node = state.markers.rstrip(".")
+        self._identity = state.shared.cluster_id if state.shared else self._node
+        self._base = ""
+        self._quotas: Quotas | None = None
+        self._transport = self._made(settings)
         self.relay: RedisRelay | None = None
         if settings.push.relay:
-            self.relay = push_relay(settings, node)
+            self.relay = push_relay(settings, self._node)
+
+    def _made(self, settings: Settings) -> RedisTransport | None:
+        if not redis_principals(settings.auth.tokens):
+            return None
+        return redis_transport(settings, identity=self._identity, consumer=self._node)
 
     @property
     def problem(self) -> str | None:
@@ -54,21 +59,34 @@ class RedisPort:
             return []
         place, report = await redis_report(self._settings)
         found = report.notes if report else ["it does not answer now"]
-        uses = [f"requests of {', '.join(self._names)}"] if self._names else []
+        names = redis_principals(self._settings.auth.tokens)
+        uses = [f"requests of {', '.join(names)}"] if names else []
         uses += ["push notifications"] if self.relay else []
         lines = [f"  redis      {place}, prefix {self._settings.redis.prefix}: {'; '.join(uses)}"]
         return lines + [f"             {one}" for one in found]
 
     def start(self, root: ServedAgent, base: str, quotas: Quotas) -> None:
         """Serve requests. `base`: the URL of the HTTP port."""
-        if self._transport:
-            address = (self._settings.server.public_url or base).rstrip("/")
+        self._base, self._quotas = base, quotas
+        self.change(root, self._settings)
+
+    async def prepare(self, settings: Settings) -> None:
+        """Make the transport, if only these settings need one. Raises ConfigurationError."""
+        made = None if self._transport else self._made(settings)
+        if made:
+            await made.claim()
+            self._transport = made
+
+    def change(self, root: ServedAgent, settings: Settings) -> None:
+        """Serve the principals of these settings from the next request on."""
+        if self._transport and self._quotas:
             self._transport.serve(
                 root.operations,
-                address,
-                quotas,
+                (settings.server.public_url or self._base).rstrip("/"),
+                self._quotas,
+                redis_users_of(settings.auth.config),
                 extension_required=root.extension_required,
-                most=self._settings.server.max_body_bytes,
+                most=settings.server.max_body_bytes,
             )
 
     async def drain(self) -> None:

@@ -60,6 +60,7 @@ def make_site(loaded: Loaded, parts: Parts, identity: Identity, read: Callable[[
         sites=app[SITES],
         runner=runner,
         grpc=parts.grpc,
+        redis=parts.redis,
         mcp=mcp,
         monitor=monitor,
         pages=pages,

@@ -12,6 +12,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.agents.delegates import make_load
 from bridge.server.agents.fleet import Fleet, FleetPlan
 from bridge.server.agents.grpc_port import GrpcPort
+from bridge.server.agents.redis_port import RedisPort
 from bridge.server.app import Sites
 from bridge.server.local_peer import watch
 from bridge.server.operate.monitor import Monitor
@@ -34,6 +35,7 @@ class Live:
     sites: Sites
     runner: LimitedRunner
     grpc: GrpcPort
+    redis: RedisPort
     mcp: Endpoint
     monitor: Monitor
     pages: OperatorPages
@@ -44,6 +46,7 @@ class Live:
 
     async def prepare(self, loaded: Loaded) -> FleetPlan:
         """Make all that can fail. Raises ConfigurationError; nothing has changed then."""
+        await self.redis.prepare(loaded.settings)
         return await self.fleet.prepare(loaded)
 
     def apply(self, loaded: Loaded, plan: FleetPlan) -> None:
@@ -63,6 +66,7 @@ class Live:
         def serve() -> None:
             self.sites.change(self.fleet.root, self.fleet.served, settings.server)
             self.grpc.change(self.fleet.root, self.fleet.served, settings.server.public_url)
+            self.redis.change(self.fleet.root, settings)
 
         self.fleet.changed = serve
         self.fleet.added = self._added

@@ -48,6 +48,10 @@ class RequestInbox:
         """The number of attempts that failed, for example because a connection was lost."""
         return self._broker.losses
 
+    async def leave(self) -> None:
+        """Close the connection of take(). The next call opens another one."""
+        await self._reader.aclose()
+
     async def prepare(self) -> None:
         """Create the group, unless it exists. It begins with the oldest entry."""
         await self._broker.do(

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.exceptions import WatchError
 
-from bridge.push.broker import Broker, checked
+from bridge.push.broker import Broker, checked, is_known
 from bridge.transports.redis.names import END, SNAPSHOT, ItemId
 
 PAYLOAD, ENDS = b"payload", b"end"
@@ -97,17 +97,21 @@ class ReplyStream:
         await self._broker.do(write, adds=True)
 
     async def end(self, number: int, payload: bytes | None = None) -> None:
-        """Add the end after update `number`, with the result of a request without a stream, or with
-        an error. The answer expires from now on."""
+        """Add the end after update `number`, or after a later one that the answer has, with the
+        result of a request without a stream, or with an error. The answer expires from now on."""
 
-        async def write(client: Any) -> None:
+        async def write(client: Any) -> bool:
             pipeline = client.pipeline(transaction=False)
             fields = {ENDS: b"1"} if payload is None else {PAYLOAD: payload, ENDS: b"1"}
             self._add(pipeline, ItemId(number, END), fields)
             pipeline.pexpire(self.key, self._limits.milliseconds)
-            checked(await pipeline.execute(raise_on_error=False))
+            return not is_known(checked(await pipeline.execute(raise_on_error=False))[0])
 
-        await self._broker.do(write, adds=True)
+        while not await self._broker.do(write, adds=True):
+            last = await self.last()
+            if last and (last.ended or last.id.kind >= END):
+                return
+            number = last.id.number if last else number
 
     def _add(self, pipeline: Any, item: ItemId, fields: dict[bytes, bytes]) -> None:
         pipeline.xadd(self.key, fields, id=str(item), maxlen=self._limits.items, approximate=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 from bridge.auth.principal import Principal
 from bridge.auth.quotas import Quotas
-from bridge.errors import ConfigurationError
+from bridge.errors import ConfigurationError, Unauthenticated
 from bridge.push.broker import Broker, pause
 from bridge.store.redis_address import REDIS_ERRORS, RedisAddress, cause_of
 from bridge.transports.operation import Operations
@@ -46,20 +46,16 @@ class RedisConfig:
 
 
 class RedisTransport:
-    """Reads requests from serve() on. `principals` may send some."""
+    """Reads requests from serve() on."""
 
-    def __init__(
-        self, address: RedisAddress, config: RedisConfig, principals: Sequence[Principal]
-    ) -> None:
+    def __init__(self, address: RedisAddress, config: RedisConfig) -> None:
         self._config = config
         self._keys = RedisKeys(config.prefix)
-        self._principals = principals
         self._broker = Broker(address, CONNECTIONS)
         self._owner = Ownership(self._broker, self._keys.owner, config.identity, config.ttl)
         self._stopping = False
-        self._readers: list[asyncio.Task[None]] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._mailboxes: list[_Mailbox] = []
+        self._mailboxes: dict[str, _Mailbox] = {}  # by principal, also of earlier ones
         self.shown = address.shown
 
     @property
@@ -89,45 +85,53 @@ class RedisTransport:
         operations: Operations,
         address: str,
         quotas: Quotas,
+        principals: Mapping[str, Principal],
         *,
         extension_required: bool = False,
         most: int = MOST_BYTES,
     ) -> None:
-        """Answer the requests of the principals, as soon as Redis answers. `address`: the URL of
-        the HTTP port, without /a2a; `extension_required`: clients must activate EXTENSION; `most`:
+        """Answer the requests of these principals, by name, as soon as Redis answers. A later call
+        changes them; answers of the others end with their credentials. `address`: the URL of the
+        HTTP port, without /a2a; `extension_required`: clients must activate EXTENSION; `most`:
         bytes of a payload."""
+        if self._stopping:
+            return
+        if not self._tasks:
+            self._tasks.append(asyncio.create_task(self._owner.hold()))
         agent = RedisAgent(operations, address, extension_required, most)
-        self._tasks.append(asyncio.create_task(self._owner.hold()))
-        for principal in self._principals:
-            name = principal.id
-            inbox = RequestInbox(
-                self._broker, self._keys, name, self._config.consumer, self._config.claim
-            )
-            service = RedisService(
-                agent,
-                principal,
-                inbox,
-                self._broker,
-                keys=self._keys,
-                limits=self._config.replies,
-                stopping=lambda: self._stopping,
-            )
-            most = quotas.of(name).streams or MOST_AT_ONCE
-            mailbox = _Mailbox(service, self._owner, self._config, most)
-            self._mailboxes.append(mailbox)
-            self._readers.append(asyncio.create_task(mailbox.read()))
-            self._tasks.append(asyncio.create_task(mailbox.keep()))
+        for name, principal in principals.items():
+            if name not in self._mailboxes:
+                self._open(principal, agent, quotas)
+        for name, mailbox in self._mailboxes.items():
+            mailbox.serve(principals.get(name), agent)
+
+    def _open(self, principal: Principal, agent: RedisAgent, quotas: Quotas) -> None:
+        inbox = RequestInbox(
+            self._broker, self._keys, principal.id, self._config.consumer, self._config.claim
+        )
+        service = RedisService(
+            agent,
+            principal,
+            inbox,
+            self._broker,
+            keys=self._keys,
+            limits=self._config.replies,
+            stopping=lambda: self._stopping,
+        )
+        mailbox = _Mailbox(service, self._owner, self._config, quotas)
+        self._mailboxes[principal.id] = mailbox
+        self._tasks.append(asyncio.create_task(mailbox.keep()))
 
     async def drain(self) -> None:
         """Read no more requests; those that were read continue."""
         self._stopping = True
-        await _cancelled(self._readers)
+        await _cancelled([one.reader for one in self._mailboxes.values() if one.reader])
 
     async def stop(self, grace: float) -> None:
         """Wait up to `grace` seconds for answers that end now. The others stay pending for the next
         server."""
         await self.drain()
-        runs = [run for mailbox in self._mailboxes for run in mailbox.runs.values()]
+        runs = [run for mailbox in self._mailboxes.values() for run in mailbox.runs.values()]
         if runs:
             await asyncio.wait(runs, timeout=grace)
         await _cancelled([*self._tasks, *runs])
@@ -136,29 +140,58 @@ class RedisTransport:
         await self._broker.close()
 
 
-async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _cancelled(tasks: Iterable[asyncio.Task[None]]) -> None:
+    tasks = [*tasks]
     for one in tasks:
         one.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Mailbox:
-    """The requests of one principal: at most `most` at once."""
+    """The requests of one principal: at once as many as its quota of streams. `reader`: the task
+    that takes them, from serve() on."""
 
     def __init__(
-        self, service: RedisService, owner: Ownership, config: RedisConfig, most: int
+        self, service: RedisService, owner: Ownership, config: RedisConfig, quotas: Quotas
     ) -> None:
         self._service = service
         self._inbox = service.inbox
         self._owner = owner
         self._config = config
-        self._most = most
+        self._quotas = quotas
+        self._served: Principal | None = None
         self._room = asyncio.Event()
         self._losses = 0  # of connections, at the last look at entries that it has taken
         self._answering: set[str] = set()  # ids of requests
         self.runs: dict[bytes, asyncio.Task[None]] = {}
+        self.reader: asyncio.Task[None] | None = None
 
-    async def read(self) -> None:
+    def serve(self, principal: Principal | None, agent: RedisAgent) -> None:
+        """Use these from the next request on. Without a principal, requests are not read."""
+        self._service.agent = agent
+        self._room.set()  # the quota may be another one
+        before, self._served = self._served, principal
+        if _rights(principal) != _rights(before):
+            self._service.principal = principal or self._service.principal
+            self.reader = asyncio.create_task(self._read_as(principal, self.reader))
+
+    async def _read_as(
+        self, principal: Principal | None, earlier: asyncio.Task[None] | None
+    ) -> None:
+        """Take requests while the credential of the principal is valid."""
+        if earlier:
+            await _cancelled([earlier])
+        if principal is None:
+            return
+        try:
+            with self._service.agent.operations.held(principal):
+                await self._read_on()
+        except Unauthenticated:
+            log.info("requests are not read any more", extra={"principal": principal.id})
+        finally:
+            await self._inbox.leave()
+
+    async def _read_on(self) -> None:
         """Take requests, until this call is cancelled. After a loss of the stream, it
         begins again."""
         failures = 0
@@ -179,7 +212,7 @@ class _Mailbox:
         due = loop.time()
         while True:
             await self._owner.wait()
-            while (room := self._most - len(self.runs)) <= 0:
+            while (room := self._room_now()) <= 0:
                 self._room.clear()
                 await self._room.wait()
             if self._losses != self._inbox.losses:
@@ -189,6 +222,10 @@ class _Mailbox:
                 self._begin(await self._inbox.abandoned(room))
             else:
                 self._begin(await self._inbox.take(room))
+
+    def _room_now(self) -> int:
+        """The number of requests that may begin."""
+        return (self._quotas.of(self._inbox.name).streams or MOST_AT_ONCE) - len(self.runs)
 
     async def _resume(self) -> None:
         """Begin what this server has taken and does not work on."""
@@ -232,6 +269,11 @@ class _Mailbox:
             for entry in lost:  # another server has taken it
                 if run := self.runs.get(entry):
                     run.cancel()
+
+
+def _rights(principal: Principal | None) -> tuple[Principal, float | None] | None:
+    """All that a change of the configuration may change."""
+    return (principal, principal.expires) if principal else None
 
 
 def _correlation(entry: RequestEntry) -> str:

@@ -133,6 +133,7 @@ class _Run:
         self, service: RedisService, entry: RequestEntry, content: EntryContent, reply: ReplyStream
     ) -> None:
         self._service = service
+        self._agent = service.agent
         self._operations = service.agent.operations
         self._entry = entry
         self._content = content
@@ -147,7 +148,8 @@ class _Run:
         try:
             if last is None and self._entry.deliveries >= MOST_DELIVERIES:
                 raise await self._given_up()
-            await self._serve(last)
+            with self._operations.held(self._service.principal):
+                await self._serve(last)
             return
         except RequestError as error:
             problem: Exception = error
@@ -166,7 +168,7 @@ class _Run:
         return Unavailable(f"The server gave the request up: {reason}.")
 
     async def _serve(self, last: LastItem | None) -> None:
-        content, agent = self._content, self._service.agent
+        content, agent = self._content, self._agent
         call = await self._read()
         self._codec = call.codec
         check_message(call.operation, call.params)
@@ -179,12 +181,12 @@ class _Run:
         elif call.operation in STREAMING:
             await self._stream(call, caller, last)
         else:
-            result = await self._held(call.operation, partial(self._call, call, caller))
+            result = await self._held(call, partial(self._call, call), caller)
             await self._reply.end(0, _envelope(self._id, "result", result))
 
     async def _read(self) -> EntryCall:
         """The call. A payload that is none is also a dead letter."""
-        content, agent = self._content, self._service.agent
+        content, agent = self._content, self._agent
         try:
             if len(content.payload) <= AT_ONCE:
                 body = content.decode(agent.most)
@@ -196,17 +198,19 @@ class _Run:
             await self._service.inbox.bury(self._entry, str(error))
             raise
 
-    async def _held(self, operation: Operation, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _held(
+        self, call: EntryCall, attempt: Callable[[Caller], Awaitable[T]], caller: Caller
+    ) -> T:
         """The result of an attempt. A message waits until the quota has room for it, or the server
-        can write."""
+        can write; it has the rights of its principal at that time."""
         pause = FIRST_PAUSE
         while True:
             try:
-                return await attempt()
+                return await attempt(replace(caller, principal=self._service.principal))
             except (TooManyRequests, Unavailable) as error:
                 if self._service.stopping():
                     raise Postponed from None
-                if operation not in SENDS:
+                if call.operation not in SENDS:
                     raise
                 await asyncio.sleep(min(pause, error.seconds))
                 pause *= 2
@@ -218,8 +222,8 @@ class _Run:
         codec, params = call.codec, call.params
         try:
             if call.operation in SENDS:  # a stream does not wait for the end of the task
-                begin = partial(self._operations.stream, codec, Operation.STREAM, params, caller)
-                await self._held(call.operation, begin)
+                begin = partial(self._operations.stream, codec, Operation.STREAM, params)
+                await self._held(call, begin, caller)
             elif call.operation not in STREAMING:
                 await self._call(call, caller)
         except RequestError as error:
@@ -244,7 +248,7 @@ class _Run:
 
     async def _stream(self, call: EntryCall, caller: Caller, last: LastItem | None) -> None:
         while not self._is_over(call, last):
-            stream = await self._held(call.operation, partial(self._open, call, caller, last))
+            stream = await self._held(call, partial(self._open, call, last), caller)
             try:
                 await self._follow(stream, last)
                 break
@@ -271,7 +275,7 @@ class _Run:
     def _ends_on_question(self, call: EntryCall) -> bool:
         return call.operation is Operation.STREAM and self._operations.ends_on_question
 
-    async def _open(self, call: EntryCall, caller: Caller, last: LastItem | None) -> Stream:
+    async def _open(self, call: EntryCall, last: LastItem | None, caller: Caller) -> Stream:
         open_stream = self._operations.stream
         if last is None:
             return await open_stream(call.codec, call.operation, call.params, caller, call.seen)

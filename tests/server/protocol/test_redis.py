@@ -7,6 +7,8 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,13 @@ import pytest
 import redis
 
 from bridge.errors import ConfigurationError
+from bridge.push.broker import Broker
 from bridge.server.agents.redis_port import RedisPort
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State
+from bridge.store.redis_address import parse_redis
+from bridge.transports.redis.names import UPDATE, ItemId
+from bridge.transports.redis.replies import ReplyLimits, ReplyStream
 from tests import CHECKOUT
 from tests.support.client import Json, artifact_text
 from tests.support.liveness import Liveness
@@ -415,6 +421,128 @@ async def test_a_client_has_the_principal_of_its_key(broker: RedisBroker, worksp
         stranger = await RedisCaller(alice.redis, "carol").send("ListTasks", {})
         await alice.call("ListTasks", {})
         assert not await alice.redis.exists(f"cab:reply:carol:{stranger}")
+
+
+class Blocked:
+    """A stream of alice whose task waits, and a message that waits for her quota."""
+
+    def __init__(self, caller: RedisCaller, live: Liveness) -> None:
+        self.caller = caller
+        self.live = live
+        self.stream: AsyncIterator[Any]
+        self.waiting = ""
+
+    async def begin(self) -> None:
+        text = f"text a\nwait {self.live.path} a\ndone"
+        sent = await self.caller.send("SendStreamingMessage", {"message": message(text)})
+        await self.live.pid("a")
+        self.stream = self.caller.items(sent)
+        await anext(self.stream)
+        self.waiting = await self.caller.send("SendMessage", {"message": message("done")})
+        await self.caller.call("ListTasks", {})  # after the message was refused once
+
+    async def ends(self) -> list[str]:
+        """The reasons of both errors."""
+        rest = [one async for one in self.stream]
+        assert len({entry for entry, _ in rest}) == len(rest)
+        ((_, refused),) = await everything(self.caller, self.waiting)
+        return [one["error"]["data"][0]["reason"] for one in (rest[-1][1], refused)]
+
+
+FULL = token(tasks=1)
+
+
+@pytest.mark.parametrize("rest", [{}, {"alice": replace(FULL, redis=False)}], ids=["gone", "off"])
+async def test_a_removed_principal_is_not_served(
+    broker: RedisBroker, workspace: Path, live: Liveness, rest: dict[str, Any]
+) -> None:
+    """Its answers end within a second, and later requests stay in Redis until it is back."""
+    async with served(broker, workspace, {"alice": FULL}) as (server, caller):
+        one = Blocked(caller, live)
+        await one.begin()
+        began = asyncio.get_running_loop().time()
+        await server.change(tokens=rest)
+        assert await one.ends() == ["UNAUTHENTICATED", "UNAUTHENTICATED"]
+        assert asyncio.get_running_loop().time() - began < 1
+        later = await caller.send("ListTasks", {})
+
+        async def is_untouched() -> bool:
+            stream = caller.requests()
+            return [entry for entry, _ in await caller.redis.xrange(stream)] == [newest] and not (
+                await caller.redis.xpending(stream, "cab")
+            )["pending"]
+
+        newest = (await caller.redis.xinfo_stream(caller.requests()))["last-generated-id"]
+        await until(is_untouched)
+        await server.change(tokens={"alice": FULL, "bob": token()})
+        ((_, payload),) = await everything(caller, later)
+        assert payload["result"]["totalSize"] == 1
+        assert "result" in await RedisCaller(caller.redis, "bob").call("ListTasks", {})
+        await live.release("a")
+
+
+async def test_a_principal_with_other_rights_has_them_at_once(
+    broker: RedisBroker, workspace: Path, live: Liveness
+) -> None:
+    """Also for a message that waits. Without the scope `read`, open answers end."""
+    async with served(broker, workspace, {"alice": FULL}) as (server, caller):
+        one = Blocked(caller, live)
+        await one.begin()
+        await server.change(tokens={"alice": replace(FULL, scopes=("read",))})
+        ((_, refused),) = await everything(caller, one.waiting)
+        assert refused["error"]["data"][0]["reason"] == "PERMISSION_DENIED"
+        await server.change(tokens={"alice": replace(FULL, scopes=("run",))})
+        *_, (_, last) = [item async for item in one.stream]
+        assert last["error"]["data"][0]["reason"] == "UNAUTHENTICATED"
+        listed = await caller.call("ListTasks", {})
+        assert listed["error"]["data"][0]["reason"] == "PERMISSION_DENIED"
+        await live.release("a")
+
+
+async def test_an_expired_principal_is_not_served_until_it_is_renewed(
+    broker: RedisBroker, workspace: Path, live: Liveness
+) -> None:
+    """Takes the second for which the token is valid."""
+    end = datetime.now(UTC) + timedelta(seconds=1)
+    async with served(broker, workspace, {"alice": replace(FULL, expires=end)}) as (server, caller):
+        one = Blocked(caller, live)
+        await one.begin()
+        assert await one.ends() == ["UNAUTHENTICATED", "UNAUTHENTICATED"]
+        later = await caller.send("ListTasks", {})
+        await server.change(tokens={"alice": replace(FULL, expires=end + timedelta(days=1))})
+        ((_, payload),) = await everything(caller, later)
+        assert payload["result"]["totalSize"] == 1
+        await live.release("a")
+
+
+async def test_the_first_principal_may_come_with_a_reload(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    """Its requests wait in Redis until then. A prefix of another store refuses the reload."""
+    tokens = {"alice": replace(token(), redis=False)}
+    async with served(broker, workspace, tokens) as (server, caller):
+        sent = await caller.send("ListTasks", {})
+        await caller.redis.set("cab:owner", "another")
+        with pytest.raises(ConfigurationError, match="BRIDGE_REDIS_PREFIX=cab"):
+            await server.change(tokens={"alice": token()})
+        await caller.redis.delete("cab:owner")
+        await server.change(tokens={"alice": token()})
+        ((_, payload),) = await everything(caller, sent)
+        assert payload["result"]["totalSize"] == 0
+
+
+async def test_an_end_comes_after_all_items_of_the_answer(broker: RedisBroker) -> None:
+    """The server may not know the last one: its task was cut while it wrote. Two ends are one."""
+    async with broker.client() as client:
+        own = Broker(parse_redis(broker.url))
+        reply = ReplyStream(own, "cab:reply:alice:r", ReplyLimits())
+        await reply.begin(3, b"{}")
+        await reply.add([(ItemId(number, UPDATE), b"{}") for number in (4, 5)])
+        for _ in range(2):
+            await reply.end(3, b"error")
+        entries = await client.xrange(reply.key)
+        assert [entry for entry, _ in entries] == [b"3-1", b"4-2", b"5-2", b"5-3"]
+        await own.close()
 
 
 async def test_a_server_of_another_store_is_refused(broker: RedisBroker, workspace: Path) -> None:
