@@ -1,5 +1,5 @@
-"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket), WebSocket, Redis
-Streams and gRPC have the same answers."""
+"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket), WebSocket, stdio,
+Redis Streams and gRPC have the same answers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.support.bindings import (
     RedisBinding,
     RestBinding,
     failed,
+    over_stdio,
     over_unix,
     over_websocket,
 )
@@ -75,6 +76,7 @@ def without_defaults(value: Any) -> Any:
 
 
 Bindings = tuple[Binding, ...]
+OF_STDIO = {"BRIDGE_MAX_SESSIONS": "32", "BRIDGE_PUSH_ALLOW_PRIVATE": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +112,15 @@ async def bindings(
         serving(workspace, bridge_max_sessions=32, **chosen) as server,
         over_unix(server, path) as unix,
         over_websocket(server) as websocket,
+        over_stdio(workspace, **OF_STDIO) as stdio,
+        over_stdio(workspace, "--url", server.url, headers=True) as forwarded,
         connected(server.grpc) as client,
     ):
         # HTTP+JSON has its ids in URLs and its errors in statuses, so it depends more on HTTP.
         json_bindings = JsonRpcBinding(server), RestBinding(server), RestBinding(unix)
         over_redis = RedisBinding(server, RedisCaller(redis))
-        yield (*json_bindings, websocket, over_redis, GrpcBinding(server, client))
+        envelopes = websocket, stdio, forwarded
+        yield (*json_bindings, *envelopes, over_redis, GrpcBinding(server, client))
 
 
 async def alike(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:
@@ -200,7 +205,7 @@ async def test_a_question_is_answered_in_the_same_way(bindings: Bindings) -> Non
 async def test_a_subscription_has_the_same_items(bindings: Bindings) -> None:
     async def scenario(binding: Binding) -> list[Json]:
         task = await binding.send("ask q What?")
-        async with binding.server.client().subscribe(task["id"]) as other:
+        async with binding.subscribe(task["id"]) as other:
             await anext(other)
             await binding.ask("CancelTask", {"id": task["id"]})
             seen = [item async for item in other]
