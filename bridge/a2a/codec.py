@@ -48,6 +48,10 @@ class Operation(Enum):
     PUSH_DELETE = "push-delete"
 
 
+STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
+"""The operations whose answer is a stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """The position of a page. `next_token`: empty for the last page. `total`: of all pages."""

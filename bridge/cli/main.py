@@ -161,6 +161,13 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _stdio(options: argparse.Namespace) -> int:
+    if options.url or options.local:
+        from bridge.cli.stdio_proxy import run_proxy
+
+        try:
+            return run_proxy(options)
+        except ClientError as error:
+            return report(error, as_json=False)
     from bridge.cli.stdio import run
 
     return run(options)
@@ -373,10 +380,15 @@ def _add_stdio(commands: argparse._SubParsersAction[PlainParser], settings: Plai
     parent = commands.add_parser(
         "stdio",
         help="serve the parent process on stdin and stdout",
-        description="Serve A2A on stdin and stdout, without a listener (docs/transports.md). "
+        description="Serve A2A on stdin and stdout, without a listener (docs/transports.md). With "
+        "--url or --local, a running server answers, and tasks continue after the end. "
         "Exit status: 0 after the end of stdin, 1 if the reader of stdout has exited, 2 for "
-        "invalid settings.",
+        "invalid settings, 3 without a server.",
         parents=[settings],
+    )
+    parent.add_argument("--url", help="forward to the server at this address, or unix:PATH")
+    parent.add_argument(
+        "--local", action="store_true", help="forward to the local server for this directory"
     )
     parent.add_argument("--agent", metavar="ID", help="serve this agent [the default one]")
     parent.add_argument(

@@ -16,7 +16,7 @@ from bridge.server.settings.load import Loaded, load
 
 def run(options: argparse.Namespace) -> int:
     """Serve the parent process until it closes stdin. Returns the exit status."""
-    received, sent = _take_descriptors()
+    received, sent = take_descriptors()
     loaded = _loaded(options)
     client = ParentProcess(
         loaded.settings,
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         principal=options.principal,
         version=options.a2a_version,
     )
-    log_pipe = _silence(sent)
+    log_pipe = silence(sent)
     try:
         return asyncio.run(serve(loaded, client=client))
     except ConfigurationError:  # main() prints it, before the first frame
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int:
         raise
 
 
-def _take_descriptors() -> tuple[int, int]:
+def take_descriptors() -> tuple[int, int]:
     """Copies of stdin and stdout. In their places are null and stderr, so that no other code reads
     requests or writes between answers."""
     received, sent = os.dup(0), os.dup(1)
@@ -62,7 +62,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
     return replace(loaded, settings=loaded.settings.updated(changes))
 
 
-def _silence(sent: int) -> int:
+def silence(sent: int) -> int:
     """Drop the log if stderr is the pipe of stdout: the lines of a log would lie between frames, or
     in a long one. Returns a copy of stderr as it was."""
     before = os.dup(2)

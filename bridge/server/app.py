@@ -33,7 +33,7 @@ from bridge.server.operate.health import HealthCheck, health
 from bridge.server.operate.monitor import Monitor
 from bridge.server.settings.sections import ServerSettings
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
-from bridge.transports.envelope.connection import EnvelopeAgent
+from bridge.transports.envelope.answers import EnvelopeAgent
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.listener.origin import OriginCheck
 from bridge.transports.listener.proxies import Proxies

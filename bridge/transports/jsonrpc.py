@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 
 from bridge import errors
-from bridge.a2a.codec import Codec, Operation
+from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
 from bridge.transports import blocking, sse
 from bridge.transports.envelope.request import (
@@ -30,7 +30,7 @@ from bridge.transports.negotiation import (
     declares_json,
     retry_after,
 )
-from bridge.transports.operation import STREAMING, Caller, Operations, Pending
+from bridge.transports.operation import Caller, Operations, Pending
 from bridge.transports.stream import Stream
 
 log = logging.getLogger(__name__)

@@ -390,9 +390,6 @@ def _mark_reset(task: dict[str, Any]) -> None:
     task["metadata"] = {**metadata, "bridge": {**metadata.get("bridge", {}), "reset": True}}
 
 
-STREAMING = frozenset({Operation.STREAM, Operation.SUBSCRIBE})
-
-
 def _config(codec: Codec, asked: PushParams) -> PushConfig:
     return PushConfig(
         asked.task_id,

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from bridge import errors
-from bridge.a2a.codec import Codec, Operation
+from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
 from bridge.transports import blocking, sse
 from bridge.transports.json_body import read_json
@@ -30,7 +30,7 @@ from bridge.transports.negotiation import (
     media_type,
     retry_after,
 )
-from bridge.transports.operation import STREAMING, Caller, Operations, Pending
+from bridge.transports.operation import Caller, Operations, Pending
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -21,6 +21,7 @@ from tests.support.grpc_client import GrpcClient, GrpcError
 from tests.support.redis_broker import RedisCaller
 from tests.support.rest import BAD_REQUEST, ERROR_INFO, Rest, message
 from tests.support.served import Server
+from tests.support.stdio_server import child
 
 # By method: verb and path of the other binding. What the path does not name goes into the query
 # of a GET or DELETE, and into the body of a POST.
@@ -52,6 +53,12 @@ class Binding(ABC):
     @abstractmethod
     async def stream(self, method: str, params: Json) -> list[Json]:
         """All items of a stream."""
+
+    def subscribe(self, task_id: str) -> AbstractAsyncContextManager[AsyncIterator[Json]]:
+        """The items of a subscription; the first one has arrived when it was read."""
+        subscribed: AbstractAsyncContextManager[AsyncIterator[Json]]
+        subscribed = self.server.client().subscribe(task_id)
+        return subscribed
 
     async def send(self, text: str, **members: Any) -> Json:
         sent = await self.ask("SendMessage", {"message": message(text, **members)})
@@ -129,8 +136,7 @@ class GrpcBinding(Binding):
 class EnvelopeBinding(Binding):
     """A connection on which requests run side by side. `send` sends a frame."""
 
-    def __init__(self, server: Server, send: Callable[[str], Awaitable[None]]) -> None:
-        super().__init__(server)
+    def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
         self._send = send
         self._ids = 0
         self._open: dict[int, asyncio.Queue[Json]] = {}
@@ -174,6 +180,11 @@ class EnvelopeBinding(Binding):
         _, queue = await self.begin(method, params)
         return [item async for _, item in numbered(queue)]
 
+    @asynccontextmanager
+    async def subscribe(self, task_id: str) -> AsyncIterator[AsyncIterator[Json]]:
+        _, queue = await self.begin("SubscribeToTask", {"id": task_id})
+        yield (item async for _, item in numbered(queue))
+
 
 async def numbered(queue: asyncio.Queue[Json]) -> AsyncIterator[tuple[int, Json]]:
     """The items of a stream with their numbers, to its end. Raises RpcError."""
@@ -192,7 +203,7 @@ async def over_websocket(server: Server, **headers: str) -> AsyncIterator[Envelo
     """The same server through a WebSocket connection."""
     url = f"ws{server.url.removeprefix('http')}/a2a/ws"
     async with server.http.ws_connect(url, headers=headers, max_msg_size=0) as socket:
-        binding = EnvelopeBinding(server, socket.send_str)
+        binding = EnvelopeBinding(socket.send_str)
 
         async def read() -> None:
             async for frame in socket:
@@ -201,6 +212,31 @@ async def over_websocket(server: Server, **headers: str) -> AsyncIterator[Envelo
         reading = asyncio.create_task(read())
         try:
             yield binding
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+
+
+@asynccontextmanager
+async def over_stdio(
+    workspace: Path, *arguments: str, headers: bool = False, **env: str
+) -> AsyncIterator[EnvelopeBinding]:
+    """`coding-agent-bridge stdio` with these arguments. `headers`: each frame has the header
+    Content-Length."""
+    async with child(workspace, *arguments, headers=headers, **env) as process:
+
+        async def send(frame: str) -> None:
+            process.send(frame.encode())
+
+        async def read() -> None:
+            while True:
+                binding.received(await process.frame())
+
+        binding = EnvelopeBinding(send)
+        reading = asyncio.create_task(read())
+        try:
+            yield binding
+            assert await process.leave() == 0
         finally:
             reading.cancel()
             await asyncio.wait([reading])

@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,11 @@ import psutil
 import pytest
 
 from tests import CHECKOUT
-from tests.support.bridge_process import environment, scripted
 from tests.support.cases import each
 from tests.support.liveness import Liveness
+from tests.support.stdio_server import SERVE, child, settings
 
 WITHIN = 30.0  # seconds
-SERVE = (sys.executable, "-m", "bridge", "stdio", "--a2a-version", "1.0")
 NODE = CHECKOUT / ".venvs/node/bin/node"
 Json = dict[str, Any]
 
@@ -54,74 +51,6 @@ createInterface({input: child.stdout}).on('line', line => {
 });
 child.on('exit', code => process.exit(code));
 """
-
-
-class Child:
-    """A server on pipes. `headers`: each frame has the header Content-Length."""
-
-    def __init__(self, process: asyncio.subprocess.Process, *, headers: bool = False) -> None:
-        assert process.stdin and process.stdout
-        self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
-        self._headers = headers
-
-    def send(self, *frames: Json | bytes) -> None:
-        for frame in frames:
-            data = frame if isinstance(frame, bytes) else json.dumps(frame).encode()
-            length = b"Content-Length: %d\r\n\r\n" % len(data)
-            self.stdin.write(length + data if self._headers else data + b"\n")
-
-    async def next(self) -> Json:
-        async with asyncio.timeout(WITHIN):
-            if not self._headers:
-                answer: Json = json.loads(await self.stdout.readline())
-                return answer
-            header = await self.stdout.readuntil(b"\r\n\r\n")
-            name, _, length = header.strip().partition(b": ")
-            assert name == b"Content-Length"
-            answer = json.loads(await self.stdout.readexactly(int(length)))
-            return answer
-
-    async def stream(self) -> list[Json]:
-        """The frames to the end of a stream."""
-        frames = [await self.next()]
-        while "streamEnd" not in frames[-1]:
-            frames.append(await self.next())
-        return frames
-
-    async def leave(self) -> int:
-        """Close stdin. Returns the exit status."""
-        self.stdin.close()
-        async with asyncio.timeout(WITHIN):
-            return await self.process.wait()
-
-
-@asynccontextmanager
-async def child(
-    workspace: Path, *arguments: str, headers: bool = False, stderr: int | None = None, **env: str
-) -> AsyncIterator[Child]:
-    home, variables = settings(workspace, **env)
-    process = await asyncio.create_subprocess_exec(
-        *SERVE,
-        *arguments,
-        cwd=home,
-        env=variables,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=stderr,
-        limit=2**26,
-    )
-    try:
-        yield Child(process, headers=headers)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-
-
-def settings(workspace: Path, **env: str) -> tuple[Path, dict[str, str]]:
-    chosen = {**scripted(workspace), "PYTHONUNBUFFERED": "1", **env}
-    del chosen["BRIDGE_STATE_DIR"]
-    return environment(workspace, chosen)
 
 
 def request(number: int, method: str, params: Json | None = None) -> Json:

@@ -8,10 +8,9 @@ import os
 import signal
 from contextlib import suppress
 
-import aiohttp
 import orjson
 
-from bridge.cli.mcp.finder import BridgeFinder
+from bridge.cli.mcp.finder import BridgeFinder, Connections
 from bridge.cli.mcp.proxy import Json, Proxy
 from bridge.cli.mcp.stdio import StandardStreams
 from bridge.client import config
@@ -34,7 +33,7 @@ async def _serve(url: str | None, *, starts: bool) -> None:
     def write(message: Json) -> None:
         streams.write(orjson.dumps(message))
 
-    async with _Connections() as connections:
+    async with Connections() as connections:
         proxy = Proxy(finder, connections.through, write, cwd)
         starting = asyncio.create_task(_find(finder))  # before the first request
         reading = asyncio.create_task(_read(streams, proxy))
@@ -46,32 +45,6 @@ async def _serve(url: str | None, *, starts: bool) -> None:
         await proxy.close()
         starting.cancel()
     streams.close(FLUSHES_WITHIN)
-
-
-class _Connections:
-    """Connections over TCP, and through each Unix socket: a bridge that starts again may have
-    another one. They close together."""
-
-    def __init__(self) -> None:
-        self._open: dict[str | None, aiohttp.ClientSession] = {}
-
-    async def __aenter__(self) -> _Connections:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        for session in self._open.values():
-            await session.close()
-
-    def through(self, socket: str | None) -> aiohttp.ClientSession:
-        """`socket`: the path of a Unix socket; None for TCP."""
-        if socket not in self._open:
-            connector = (
-                aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
-            )
-            self._open[socket] = aiohttp.ClientSession(
-                connector=connector, read_bufsize=2**18, cookie_jar=aiohttp.DummyCookieJar()
-            )
-        return self._open[socket]
 
 
 async def _find(finder: BridgeFinder) -> None:

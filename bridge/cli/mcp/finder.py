@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import aiohttp
+
 from bridge.client import config
 from bridge.client.credentials import (
     Credentials,
@@ -48,6 +50,32 @@ class Address:
         if socket := socket_of(reference):
             return cls("http://localhost", token, True, socket)
         return cls(reference, token, is_loopback(reference))
+
+
+class Connections:
+    """Connections over TCP, and through each Unix socket: a bridge that starts again may have
+    another one. They close together."""
+
+    def __init__(self) -> None:
+        self._open: dict[str | None, aiohttp.ClientSession] = {}
+
+    async def __aenter__(self) -> Connections:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for session in self._open.values():
+            await session.close()
+
+    def through(self, socket: str | None) -> aiohttp.ClientSession:
+        """`socket`: the path of a Unix socket; None for TCP."""
+        if socket not in self._open:
+            connector = (
+                aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
+            )
+            self._open[socket] = aiohttp.ClientSession(
+                connector=connector, read_bufsize=2**18, cookie_jar=aiohttp.DummyCookieJar()
+            )
+        return self._open[socket]
 
 
 class BridgeFinder:

@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import orjson
 
 from bridge import errors
-from bridge.a2a.codec import Codec, Operation
+from bridge.a2a.codec import STREAMING, Codec
 from bridge.a2a.codecs import CODECS
-from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
-from bridge.telemetry.observation import REQUEST, RequestInfo
-from bridge.transports.envelope.request import EnvelopeRequest, id_of, read_request
+from bridge.transports.envelope.request import (
+    AnsweredError,
+    EnvelopeRequest,
+    id_of,
+    read_request,
+)
 from bridge.transports.json_body import AT_ONCE, LARGE, decode_json
-from bridge.transports.negotiation import check_extension, shows_retry
-from bridge.transports.operation import STREAMING, Caller, Operations, Pending
-from bridge.transports.stream import Batch, Stream
+from bridge.transports.stream import Batch, Write
 
 log = logging.getLogger(__name__)
 log.addFilter(RateLimitedLogs())  # a client can repeat a request that fails
@@ -49,39 +49,40 @@ class FrameWriter(Protocol):
         """Send the frames if the reader has room. False: nothing was sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnvelopeAgent:
-    """The agent of a connection. `address`: its URL as the client knows it, without /a2a.
-    `extension_required`: clients must activate EXTENSION."""
+class ItemStream(Protocol):
+    """`stays`: its client does not leave if the stream is closed from now on."""
 
-    operations: Operations
-    address: str
-    extension_required: bool = False
+    stays: bool
+
+    def items(self, write: Write) -> AsyncGenerator[Batch | None]:
+        """See bridge.transports.stream.Stream."""
+
+
+class Answers(Protocol):
+    """Answers requests: of this server (OwnAnswers), or of another one (ForwardedAnswers)."""
+
+    async def call(self, asked: EnvelopeRequest) -> bytes:
+        """The JSON of the result. Raises RequestError."""
+
+    async def stream(self, asked: EnvelopeRequest) -> ItemStream:
+        """Raises RequestError."""
+
+    async def notify(self, asked: EnvelopeRequest) -> None:
+        """Execute a request that has no answer. Raises Unauthenticated, and no other error."""
 
 
 class EnvelopeConnection:
-    """`defaults`: the service parameters of requests without such of their own. `identify` returns
-    the sender of a request; its Unauthenticated ends the connection. `binding` and `peer` are for
-    observers."""
+    """`defaults`: the service parameters of requests without such of their own."""
 
     def __init__(
-        self,
-        agent: EnvelopeAgent,
-        writer: FrameWriter,
-        *,
-        identify: Callable[[], Awaitable[Principal]],
-        defaults: Mapping[str, str],
-        binding: str,
-        peer: str | None = None,
+        self, answers: Answers, writer: FrameWriter, *, defaults: Mapping[str, str]
     ) -> None:
-        self._agent = agent
+        self._answers = answers
         self._writer = writer
-        self._identify = identify
         self._defaults = defaults
-        self._binding = binding
-        self._peer = peer
         self._requests: dict[str, asyncio.Task[None]] = {}
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, ItemStream] = {}
+        self._stopped: set[str] = set()  # streams that are canceled before they are open
         self._notified: set[asyncio.Task[None]] = set()
         self.refused: asyncio.Event = asyncio.Event()
         """Set if the credentials of the connection are not valid any more."""
@@ -97,11 +98,6 @@ class EnvelopeConnection:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-    @property
-    def idle(self) -> bool:
-        """Whether no request waits for its answer, and no stream is open."""
-        return not self._requests and not self._notified
 
     async def finished(self) -> None:
         """Wait for the answers of all requests."""
@@ -133,7 +129,11 @@ class EnvelopeConnection:
         else:
             working = asyncio.create_task(self._serve(key, envelope))
             self._requests[key] = working
-            working.add_done_callback(lambda done: self._requests.pop(key, None))
+            working.add_done_callback(lambda done: self._forget(key))
+
+    def _forget(self, key: str) -> None:
+        self._requests.pop(key, None)
+        self._stopped.discard(key)
 
     async def refuse(self, error: Exception, request_id: Any = None) -> None:
         """Answer a frame that has no valid request with an error."""
@@ -147,6 +147,8 @@ class EnvelopeConnection:
         if stream:
             stream.stays = True
             self._requests[key].cancel(_CANCELED)
+        elif key in self._requests:
+            self._stopped.add(key)
 
     def _begin_notification(self, envelope: Any) -> None:
         if len(self._notified) < MOST_REQUESTS:
@@ -162,9 +164,12 @@ class EnvelopeConnection:
         try:
             asked = read_request(envelope, self._defaults)
             codec, streams = asked.codec, asked.operation in STREAMING
-            caller = await self._caller(asked)
             del envelope  # a stream may stay open for days
-            await self._answer(key, shown, asked, caller)
+            if streams:
+                await self._follow(key, await self._answers.stream(asked), shown)
+            else:
+                body = await self._answers.call(asked)
+                await self._send([b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (shown, body)])
         except asyncio.CancelledError as canceled:
             if _CANCELED not in canceled.args:
                 raise
@@ -179,24 +184,7 @@ class EnvelopeConnection:
         if streams:
             await self._send([b'{"jsonrpc":"2.0","id":%b,"streamEnd":true}' % shown])
 
-    async def _answer(self, key: str, shown: bytes, asked: EnvelopeRequest, caller: Caller) -> None:
-        operations = self._agent.operations
-        if asked.operation in STREAMING:
-            stream = await operations.stream(
-                asked.codec, asked.operation, asked.params, caller, asked.seen
-            )
-            self._streams[key] = stream
-            try:
-                return await self._follow(stream, shown)
-            finally:
-                del self._streams[key]
-        result = await operations.call(asked.codec, asked.operation, asked.params, caller)
-        if isinstance(result, Pending):
-            result = await result.answer()
-        body = orjson.dumps(result)
-        await self._send([b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (shown, body)])
-
-    async def _follow(self, stream: Stream, shown: bytes) -> None:
+    async def _follow(self, key: str, stream: ItemStream, shown: bytes) -> None:
         """Send the items of a stream. They wait in the log of the task, not here."""
         before = b'{"jsonrpc":"2.0","id":%b,"result":' % shown
 
@@ -206,10 +194,16 @@ class EnvelopeConnection:
         def write(batch: Batch) -> bool:
             return self._writer.send_now(frames(batch))
 
-        async with aclosing(stream.items(write)) as batches:
-            async for batch in batches:
-                if batch:
-                    await self._writer.send(frames(batch))
+        if key in self._stopped:
+            return
+        self._streams[key] = stream
+        try:
+            async with aclosing(stream.items(write)) as batches:
+                async for batch in batches:
+                    if batch:
+                        await self._writer.send(frames(batch))
+        finally:
+            del self._streams[key]
 
     async def _notify(self, envelope: Any) -> None:
         """Execute a request without an id. It gets no answer, not even an error (JSON-RPC 2.0
@@ -219,30 +213,11 @@ class EnvelopeConnection:
         except errors.RequestError as error:
             return await self.refuse(error)
         try:
-            caller = replace(await self._caller(asked), stays=False)
-            operations, codec = self._agent.operations, asked.codec
-            if asked.operation in (Operation.SEND, Operation.STREAM):  # a stream does not block
-                await operations.stream(codec, Operation.STREAM, asked.params, caller)
-            elif asked.operation not in STREAMING:
-                await operations.call(codec, asked.operation, asked.params, caller)
+            await self._answers.notify(asked)
         except errors.Unauthenticated:
             self.refused.set()
-        except errors.RequestError as error:
-            log.info("a notification failed", extra={"error": str(error)})
         except Exception:
             log.exception("a notification failed", extra={"event": "request.failed"})
-
-    async def _caller(self, asked: EnvelopeRequest) -> Caller:
-        """The sender. Each request identifies it again. Raises RequestError."""
-        check_extension(asked.parameters, self._agent.extension_required)
-        headers = asked.parameters.headers
-        info = RequestInfo.named(
-            self._binding, headers.get("X-Request-Id"), self._peer, headers.get("traceparent")
-        )
-        REQUEST.set(info)
-        principal = await self._identify()
-        REQUEST.set(replace(info, principal=principal.id))
-        return Caller(self._agent.address, principal, shows_retry(asked.parameters), info=info)
 
     async def _send(self, frames: Sequence[bytes]) -> None:
         try:
@@ -260,5 +235,6 @@ def _key(request_id: Any) -> str:
 
 
 def _error(codec: Codec, shown: bytes, error: Exception) -> bytes:
-    body = orjson.dumps(codec.encode_error(error))
+    encoded = error.encoded if isinstance(error, AnsweredError) else codec.encode_error(error)
+    body = orjson.dumps(encoded)
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (shown, body)

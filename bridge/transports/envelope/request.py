@@ -42,6 +42,14 @@ class Parameters:
         self.headers.update(given)
 
 
+class AnsweredError(errors.RequestError):
+    """The error of another server. `encoded`: as it encoded it."""
+
+    def __init__(self, encoded: Mapping[str, Any]) -> None:
+        super().__init__(str(encoded.get("message")))
+        self.encoded = encoded
+
+
 @dataclass(frozen=True, slots=True)
 class EnvelopeRequest:
     """A request that is valid but for its params. `seen`: the last item that the client has.

@@ -15,7 +15,8 @@ from bridge.auth.principal import Principal
 from bridge.auth.revocations import CUT_AFTER
 from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket
 from bridge.errors import Unauthenticated
-from bridge.transports.envelope.connection import EnvelopeAgent, EnvelopeConnection
+from bridge.transports.envelope.answers import EnvelopeAgent, OwnAnswers
+from bridge.transports.envelope.connection import EnvelopeConnection
 from bridge.transports.listener.connection_limits import Connection
 from bridge.transports.negotiation import activated_extensions
 from bridge.transports.operation import PRINCIPAL
@@ -103,14 +104,9 @@ class WebSockets:
                 raise Unauthenticated(self._missing)
             return principal
 
-        requests = EnvelopeConnection(
-            agent,
-            _Writer(socket, connection),
-            identify=identify,
-            defaults=_defaults(request),
-            binding="websocket",
-            peer=request.remote,
-        )
+        answers = OwnAnswers(agent, identify, "websocket", request.remote)
+        writer = _Writer(socket, connection)
+        requests = EnvelopeConnection(answers, writer, defaults=_defaults(request))
         one = _Open(socket, requests)
         self._open.add(one)
         watching = asyncio.create_task(self._watch(one, connection))

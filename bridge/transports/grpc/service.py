@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from bridge.a2a.codec import Codec, Operation
+from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
@@ -35,7 +35,7 @@ from bridge.transports.negotiation import (
     codec_for,
     shows_retry,
 )
-from bridge.transports.operation import STREAMING, Caller, Operations, Pending
+from bridge.transports.operation import Caller, Operations, Pending
 from bridge.transports.stream import Batch
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from bridge.a2a.codec import Operation
+from bridge.a2a.codec import STREAMING, Operation
 from bridge.a2a.codecs import CODECS
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
@@ -34,7 +34,7 @@ from bridge.task.transitions import TaskState
 from bridge.telemetry.observation import REQUEST, RequestInfo
 from bridge.transports.envelope.request import id_of
 from bridge.transports.json_body import AT_ONCE
-from bridge.transports.operation import STREAMING, Caller, Operations, Pending
+from bridge.transports.operation import Caller, Operations, Pending
 from bridge.transports.redis.inbox import RequestEntry, RequestInbox
 from bridge.transports.redis.names import SNAPSHOT, UPDATE, ItemId, RedisKeys
 from bridge.transports.redis.replies import LastItem, ReplyLimits, ReplyStream

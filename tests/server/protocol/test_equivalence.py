@@ -1,5 +1,5 @@
-"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket), WebSocket, Redis
-Streams and gRPC have the same answers."""
+"""The same questions over JSON-RPC 1.0, HTTP+JSON (on TCP and on a Unix socket), WebSocket, stdio,
+Redis Streams and gRPC have the same answers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.support.bindings import (
     RedisBinding,
     RestBinding,
     failed,
+    over_stdio,
     over_unix,
     over_websocket,
 )
@@ -75,6 +76,7 @@ def without_defaults(value: Any) -> Any:
 
 
 Bindings = tuple[Binding, ...]
+OF_STDIO = {"BRIDGE_MAX_SESSIONS": "32", "BRIDGE_PUSH_ALLOW_PRIVATE": "true"}
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +112,15 @@ async def bindings(
         serving(workspace, bridge_max_sessions=32, **chosen) as server,
         over_unix(server, path) as unix,
         over_websocket(server) as websocket,
+        over_stdio(workspace, **OF_STDIO) as stdio,
+        over_stdio(workspace, "--url", server.url, headers=True) as forwarded,
         connected(server.grpc) as client,
     ):
         # HTTP+JSON has its ids in URLs and its errors in statuses, so it depends more on HTTP.
         json_bindings = JsonRpcBinding(server), RestBinding(server), RestBinding(unix)
         over_redis = RedisBinding(server, RedisCaller(redis))
-        yield (*json_bindings, websocket, over_redis, GrpcBinding(server, client))
+        envelopes = websocket, stdio, forwarded
+        yield (*json_bindings, *envelopes, over_redis, GrpcBinding(server, client))
 
 
 async def alike(bindings: Bindings, scenario: Callable[[Binding], Awaitable[Any]]) -> Any:
@@ -200,7 +205,7 @@ async def test_a_question_is_answered_in_the_same_way(bindings: Bindings) -> Non
 async def test_a_subscription_has_the_same_items(bindings: Bindings) -> None:
     async def scenario(binding: Binding) -> list[Json]:
         task = await binding.send("ask q What?")
-        async with binding.server.client().subscribe(task["id"]) as other:
+        async with binding.subscribe(task["id"]) as other:
             await anext(other)
             await binding.ask("CancelTask", {"id": task["id"]})
             seen = [item async for item in other]
@@ -223,51 +228,50 @@ async def test_a_canceled_task_looks_the_same(bindings: Bindings) -> None:
     assert again["error"] == "TASK_NOT_CANCELABLE"
 
 
-@each("length", [None, 0, 1, 2, 100])
-async def test_history_is_cut_in_the_same_way(bindings: Bindings, length: Any) -> None:
-    async def scenario(binding: Binding) -> Json:
-        task = await binding.send("status one\nstatus two\ndone")
-        asked = {} if length is None else {"historyLength": length}
-        return await binding.ask("GetTask", {"id": task["id"], **asked})
+async def test_history_is_cut_in_the_same_way(bindings: Bindings) -> None:
+    lengths = (None, 0, 1, 2, 100)
 
-    task = await alike(bindings, scenario)
-    assert len(task.get("history", ())) == min(3 if length is None else length, 3)
+    async def scenario(binding: Binding) -> list[Json]:
+        named = {"id": (await binding.send("status one\nstatus two\ndone"))["id"]}
+        asked = [{} if length is None else {"historyLength": length} for length in lengths]
+        return [await binding.ask("GetTask", {**named, **one}) for one in asked]
+
+    tasks = await alike(bindings, scenario)
+    assert [len(task.get("history", ())) for task in tasks] == [3, 0, 1, 2, 3]
 
 
-@each(
-    ("asked", "found"),
-    [
-        ({}, 4),
-        ({"status": "TASK_STATE_COMPLETED"}, 2),
-        ({"status": "TASK_STATE_FAILED"}, 1),
-        ({"status": 6}, 1),
-        ({"status": "TASK_STATE_WORKING"}, 0),
-        ({"status": "TASK_STATE_UNSPECIFIED"}, 4),
-        ({"includeArtifacts": True}, 4),
-        ({"includeArtifacts": False, "historyLength": 0}, 4),
-        ({"historyLength": 1}, 4),
-        ({"pageSize": 100}, 4),
-        ({"pageToken": ""}, 4),
-        ({"statusTimestampAfter": "2026-01-01T00:00:00Z"}, 4),
-        ({"statusTimestampAfter": "2226-01-01T00:00:00.123456789+01:00"}, 0),
-        ({"unknown": "ignored"}, 4),
-    ],
-)
-async def test_a_list_has_the_same_tasks(bindings: Bindings, asked: Json, found: int) -> None:
-    async def scenario(binding: Binding) -> Json:
+LISTED: list[tuple[Json, int]] = [
+    ({}, 4),
+    ({"status": "TASK_STATE_COMPLETED"}, 2),
+    ({"status": "TASK_STATE_FAILED"}, 1),
+    ({"status": 6}, 1),
+    ({"status": "TASK_STATE_WORKING"}, 0),
+    ({"status": "TASK_STATE_UNSPECIFIED"}, 4),
+    ({"includeArtifacts": True}, 4),
+    ({"includeArtifacts": False, "historyLength": 0}, 4),
+    ({"historyLength": 1}, 4),
+    ({"pageSize": 100}, 4),
+    ({"pageToken": ""}, 4),
+    ({"statusTimestampAfter": "2026-01-01T00:00:00Z"}, 4),
+    ({"statusTimestampAfter": "2226-01-01T00:00:00.123456789+01:00"}, 0),
+    ({"unknown": "ignored"}, 4),
+]
+"""Requests for lists, and the number of tasks in each."""
+
+
+async def test_a_list_has_the_same_tasks(bindings: Bindings) -> None:
+    async def scenario(binding: Binding) -> list[Json]:
         context = (await binding.send("text one"))["contextId"]
         for text in ("fail no", "text two", "ask q What?"):
             last = await binding.send(text, contextId=context)
-        listed = await binding.ask("ListTasks", {"contextId": context, **asked})
+        asked = ({"contextId": context, **one} for one, _ in LISTED)
+        lists = [await binding.ask("ListTasks", one) for one in asked]
         await binding.ask("CancelTask", {"id": last["id"]})
-        return listed
+        return lists
 
-    listed = await alike(bindings, scenario)
-    assert (len(listed["tasks"]), listed["totalSize"], listed["nextPageToken"]) == (
-        found,
-        found,
-        "",
-    )
+    lists = await alike(bindings, scenario)
+    found = [(len(one["tasks"]), one["totalSize"], one["nextPageToken"]) for one in lists]
+    assert found == [(number, number, "") for _, number in LISTED]
 
 
 async def test_pages_are_the_same(bindings: Bindings) -> None:
@@ -395,17 +399,17 @@ async def test_a_wrong_list_is_refused_for_the_same_reason(
 PUSHES = wrong_in(HOOK, PUSH_FIELDS)
 
 
-@each("params", [p for _, p in PUSHES], ids=ids(PUSHES))
-async def test_a_wrong_push_config_is_refused_for_the_same_reason(
-    bindings: Bindings, params: Json
-) -> None:
-    async def scenario(binding: Binding) -> Json:
-        created = {"taskId": (await binding.send("done"))["id"], **params}
-        return await binding.ask("CreateTaskPushNotificationConfig", created)
+async def test_a_wrong_push_config_is_refused_for_the_same_reason(bindings: Bindings) -> None:
+    """Protobuf can represent all of them."""
 
-    answer = await alike(bindings, scenario)
-    assert answer["error"] == "INVALID_PARAMS"
-    assert answer["wrong"]
+    async def scenario(binding: Binding) -> list[Json]:
+        named = {"taskId": (await binding.send("done"))["id"]}
+        created = ({**named, **params} for _, params in PUSHES)
+        return [await binding.ask("CreateTaskPushNotificationConfig", one) for one in created]
+
+    for (about, _), answer in zip(PUSHES, await alike(bindings, scenario), strict=True):
+        assert answer["error"] == "INVALID_PARAMS", about
+        assert answer["wrong"], about
 
 
 @each("length", [-1, 1.5, "x", True])

@@ -1,0 +1,89 @@
+"""The answers of this server to the requests of a connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import orjson
+
+from bridge import errors
+from bridge.a2a.codec import STREAMING, Operation
+from bridge.auth.principal import Principal
+from bridge.telemetry.observation import REQUEST, RequestInfo
+from bridge.transports.envelope.request import EnvelopeRequest
+from bridge.transports.negotiation import check_extension, shows_retry
+from bridge.transports.operation import Caller, Operations, Pending
+from bridge.transports.stream import Stream
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeAgent:
+    """The agent of a connection. `address`: its URL as the client knows it, without /a2a.
+    `extension_required`: clients must activate EXTENSION."""
+
+    operations: Operations
+    address: str
+    extension_required: bool = False
+
+
+class OwnAnswers:
+    """`identify` returns the sender of a request, or raises Unauthenticated. `binding` and `peer`
+    are for observers."""
+
+    def __init__(
+        self,
+        agent: EnvelopeAgent,
+        identify: Callable[[], Awaitable[Principal]],
+        binding: str,
+        peer: str | None = None,
+    ) -> None:
+        self._agent = agent
+        self._identify = identify
+        self._binding = binding
+        self._peer = peer
+
+    async def call(self, asked: EnvelopeRequest) -> bytes:
+        """The JSON of the result. Raises RequestError."""
+        caller = await self._caller(asked)
+        operations = self._agent.operations
+        result = await operations.call(asked.codec, asked.operation, asked.params, caller)
+        if isinstance(result, Pending):
+            result = await result.answer()
+        return orjson.dumps(result)
+
+    async def stream(self, asked: EnvelopeRequest) -> Stream:
+        """Raises RequestError."""
+        caller = await self._caller(asked)
+        return await self._agent.operations.stream(
+            asked.codec, asked.operation, asked.params, caller, asked.seen
+        )
+
+    async def notify(self, asked: EnvelopeRequest) -> None:
+        """Execute a request that has no answer. Raises Unauthenticated, and no other error."""
+        try:
+            caller = replace(await self._caller(asked), stays=False)
+            operations, codec = self._agent.operations, asked.codec
+            if asked.operation in (Operation.SEND, Operation.STREAM):  # a stream does not block
+                await operations.stream(codec, Operation.STREAM, asked.params, caller)
+            elif asked.operation not in STREAMING:
+                await operations.call(codec, asked.operation, asked.params, caller)
+        except errors.Unauthenticated:
+            raise
+        except errors.RequestError as error:
+            log.info("a notification failed", extra={"error": str(error)})
+
+    async def _caller(self, asked: EnvelopeRequest) -> Caller:
+        """The sender. Each request identifies it again. Raises RequestError."""
+        check_extension(asked.parameters, self._agent.extension_required)
+        headers = asked.parameters.headers
+        info = RequestInfo.named(
+            self._binding, headers.get("X-Request-Id"), self._peer, headers.get("traceparent")
+        )
+        REQUEST.set(info)
+        principal = await self._identify()
+        REQUEST.set(replace(info, principal=principal.id))
+        return Caller(self._agent.address, principal, shows_retry(asked.parameters), info=info)

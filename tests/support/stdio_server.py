@@ -1,0 +1,88 @@
+"""`coding-agent-bridge stdio` as a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.bridge_process import environment, scripted
+
+WITHIN = 30.0  # seconds
+SERVE = (sys.executable, "-m", "bridge", "stdio", "--a2a-version", "1.0")
+Json = dict[str, Any]
+
+
+class Child:
+    """A server on pipes. `headers`: each frame has the header Content-Length."""
+
+    def __init__(self, process: asyncio.subprocess.Process, *, headers: bool = False) -> None:
+        assert process.stdin and process.stdout
+        self.process, self.stdin, self.stdout = process, process.stdin, process.stdout
+        self._headers = headers
+
+    def send(self, *frames: Json | bytes) -> None:
+        for frame in frames:
+            data = frame if isinstance(frame, bytes) else json.dumps(frame).encode()
+            length = b"Content-Length: %d\r\n\r\n" % len(data)
+            self.stdin.write(length + data if self._headers else data + b"\n")
+
+    async def frame(self) -> bytes:
+        """The next frame. Raises IncompleteReadError at the end."""
+        if not self._headers:
+            return await self.stdout.readuntil(b"\n")
+        header = await self.stdout.readuntil(b"\r\n\r\n")
+        name, _, length = header.strip().partition(b": ")
+        assert name == b"Content-Length"
+        return await self.stdout.readexactly(int(length))
+
+    async def next(self) -> Json:
+        async with asyncio.timeout(WITHIN):
+            answer: Json = json.loads(await self.frame())
+        return answer
+
+    async def stream(self) -> list[Json]:
+        """The frames to the end of a stream."""
+        frames = [await self.next()]
+        while "streamEnd" not in frames[-1]:
+            frames.append(await self.next())
+        return frames
+
+    async def leave(self) -> int:
+        """Close stdin. Returns the exit status."""
+        self.stdin.close()
+        async with asyncio.timeout(WITHIN):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def child(
+    workspace: Path, *arguments: str, headers: bool = False, stderr: int | None = None, **env: str
+) -> AsyncIterator[Child]:
+    home, variables = settings(workspace, **env)
+    process = await asyncio.create_subprocess_exec(
+        *SERVE,
+        *arguments,
+        cwd=home,
+        env=variables,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=stderr,
+        limit=2**26,
+    )
+    try:
+        yield Child(process, headers=headers)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def settings(workspace: Path, **env: str) -> tuple[Path, dict[str, str]]:
+    chosen = {**scripted(workspace), "PYTHONUNBUFFERED": "1", **env}
+    del chosen["BRIDGE_STATE_DIR"]
+    return environment(workspace, chosen)
