@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -52,12 +53,18 @@ class BridgeProcess:
                 self.url = found[1]
             if token := re.match(r"  token +(/.+)", text):
                 self.token_file = Path(token[1])
+            if '"event":"server.ready"' in text:  # LOG_FORMAT=json has no banner
+                ready = json.loads(text)
+                self.url = ready["address"]
+                self.token_file = Path(ready["token"] or "")
+                self._listening.set()
             if "-H 'A2A-Version: 1.0'" in text:  # the last line of the banner
                 self._listening.set()
         self._news.set()
 
     async def listening(self) -> None:
-        """Until the banner is out. Raises AssertionError with the log if the server ends first."""
+        """Until the banner or its line of JSON is out. Raises AssertionError with the log if the
+        server ends first."""
         listening = asyncio.create_task(self._listening.wait())
         try:
             await asyncio.wait(

@@ -45,6 +45,10 @@ class Image:
         options = ["--isolation", "chroot", "--format", "docker", "--pull-never"]
         source = ["--build-arg", f"BASE={BASE}", "-f", "deploy/Containerfile", "."]
         self._run(["bud", *options, "-t", NAME, *source])
+        self.unpack()
+
+    def unpack(self) -> None:
+        """The file system of the image in `root`."""
         self._run(["from", "--pull-never", "--name", "made", NAME])
         mounted = 'cp -a --one-file-system "$(%s mount made)" "%s"'
         self._run([], mounted % (" ".join(self._line()), self.root))
@@ -53,9 +57,6 @@ class Image:
         """The configuration in the format of Docker."""
         found: Json = json.loads(self._run(["inspect", "--type", "image", NAME]))["Docker"]
         return found
-
-    def history(self) -> str:
-        return json.dumps(self.configuration())
 
     def _debootstrap_base(self) -> None:
         scripts = self._debootstrap.parents[1] / "share/debootstrap"

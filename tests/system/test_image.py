@@ -30,8 +30,8 @@ AGENT = {
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Image]:
-    """In a folder that another user can reach."""
-    folder = Path(tempfile.mkdtemp(prefix="image-", dir="/var/lib"))
+    """In a folder that another user can reach, so that TMPDIR must be such a folder, too."""
+    folder = Path(tempfile.mkdtemp(prefix="image-"))
     folder.chmod(0o755)
     with storage(folder) as made:
         made.build()
