@@ -40,7 +40,16 @@ from bridge.task.events import (
 from bridge.task.message import Message, Part, TextPart
 from bridge.task.text import json_object
 
+from ._tools import is_count
+
 PROTOCOL = 1
+FIGURES = {
+    "inputTokens": "input_tokens",
+    "outputTokens": "output_tokens",
+    "totalTokens": "total_tokens",
+    "costUsd": "cost_usd",
+}
+"""The members of a usage that the bridge counts, with their names in Usage."""
 
 
 class Jsonl(Adapter):
@@ -179,7 +188,7 @@ class Jsonl(Adapter):
         "auth_required": lambda self, line: [
             Question(_text(line, "id"), "auth", _text(line), free_text=True)
         ],
-        "usage": lambda self, line: [Usage(extra={k: v for k, v in line.items() if k != "type"})],
+        "usage": lambda self, line: [_usage(line)],
         "done": lambda self, line: [Done(_text(line) or None)],
         "failed": lambda self, line: [Failed(_text(line) or "The agent failed.")],
         "rejected": lambda self, line: [Rejected(_text(line) or "The agent rejected the task.")],
@@ -192,6 +201,18 @@ def _carried(message: Message | None) -> dict[str, Any]:
     parts = message.parts if message else ()
     encoded = [V1_0().encode_part(part) for part in parts]
     return {"parts": encoded, "metadata": (message.metadata if message else None) or {}}
+
+
+def _usage(line: Json) -> Usage:
+    """Members that are no figures of the bridge, or no numbers, are passed on unchanged."""
+    extra = {name: value for name, value in line.items() if name != "type"}
+    known: dict[str, Any] = {}
+    for theirs, ours in FIGURES.items():
+        value = extra.get(theirs)
+        counts = is_count(value) or (ours == "cost_usd" and isinstance(value, float))
+        if counts and 0 <= value < 2**53:
+            known[ours] = extra.pop(theirs)
+    return Usage(**known, extra=extra or None)
 
 
 def _object(value: Any) -> Json | None:

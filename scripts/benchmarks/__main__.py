@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from scripts.benchmarks import machine, report
+from scripts.benchmarks import machine, report, telemetry
 from scripts.benchmarks.client import TooSlow
 from scripts.benchmarks.measures import ALONE, MEASURES, Faulty, Sizes
 from scripts.benchmarks.servers import Target, has_sdk, make_agent
@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up
     sizes = QUICK if options.quick else FULL
+    if options.telemetry:
+        return _telemetry(options)
     if options.nodes:
         return _several(options, sizes)
     if POSTGRES in options.server:
@@ -83,6 +85,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.markdown.write_text(report.with_tables(page, result), "utf-8")
     bad = [note for run in result["runs"] for note in _ours(run["notes"])]
     return 1 if bad else 0
+
+
+def _telemetry(options: argparse.Namespace) -> int:
+    """The cost of metrics, logs and traces, with the stores of `--server`."""
+    amount = telemetry.QUICK if options.quick else telemetry.Amount()
+    amount = replace(amount, rounds=options.runs or amount.rounds)
+    found = []
+    for store in (name for name in options.server if name in report.OURS):
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            found.append(telemetry.measure_all(Path(folder), store, amount))
+        print(telemetry.text(found[-1]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
 
 
 def _several(options: argparse.Namespace, sizes: Sizes) -> int:
@@ -186,6 +202,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="measure N servers on one PostgreSQL (the one of BRIDGE_TEST_POSTGRES, or a new one), "
         f"beside one on SQLite: rate, pace, many, {', '.join(OF_NODES)}",
+    )
+    parser.add_argument(
+        "--telemetry",
+        action="store_true",
+        help="measure the cost of metrics and logs, and with OTEL_EXPORTER_OTLP_ENDPOINT that of "
+        "traces: --runs rounds for each store",
     )
     parser.add_argument("--bus", default="notify", help="BRIDGE_BUS of these servers [notify]")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")

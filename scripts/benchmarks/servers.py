@@ -31,6 +31,8 @@ OTHERS = {
 }
 """The servers for the comparison: the official SDK, and aiohttp alone."""
 RPC, CARD = "/a2a/jsonrpc", "/.well-known/agent-card.json"
+LISTENS = re.compile(rb"""(?:endpoint\s+|"address":")http://[^:]+:(\d+)""")
+"""The port in a line of the log, in text or JSON."""
 STARTS_WITHIN = 30.0
 STOPS_WITHIN = 30.0
 
@@ -225,7 +227,7 @@ class Target:
 def _port(process: subprocess.Popen[bytes], log: Path) -> int:
     deadline = time.monotonic() + STARTS_WITHIN
     while process.poll() is None and time.monotonic() < deadline:
-        if found := re.search(rb"endpoint\s+http://[^:]+:(\d+)", log.read_bytes()):
+        if found := LISTENS.search(log.read_bytes()):
             return int(found[1])
         time.sleep(0.01)
     raise RuntimeError(f"the server did not start: {log.read_text(errors='replace')[-2000:]}")

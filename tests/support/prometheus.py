@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -16,6 +18,12 @@ DEPLOY = CHECKOUT / "deploy/prometheus"
 WITHIN = 60.0
 
 Labels = frozenset[tuple[str, str]]
+Series = tuple[str, Labels]
+
+
+def series(name: str, **labels: str) -> Series:
+    """The key of a series with exactly these labels."""
+    return name, frozenset(labels.items())
 
 
 def tool(name: str) -> str:
@@ -58,3 +66,19 @@ class Page:
     def value(self, name: str, **labels: str) -> float:
         """The value of the series with exactly these labels."""
         return self.samples[name][frozenset(labels.items())]
+
+    def __iter__(self) -> Iterator[Series]:
+        return ((name, labels) for name, found in self.samples.items() for labels in found)
+
+    def __getitem__(self, key: Series) -> float:
+        """The value of a series; 0 for a missing one."""
+        return self.samples.get(key[0], {}).get(key[1], 0.0)
+
+
+async def page_of(http: aiohttp.ClientSession, url: str) -> Page:
+    """The metrics of the server at this address."""
+    async with http.get(f"{url}/metrics") as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        assert response.headers["Cache-Control"] == "no-store"
+        return Page(await response.text())

@@ -21,24 +21,15 @@ from tests.support.bridge_process import bridge, scripted
 from tests.support.client import task_id
 from tests.support.liveness import listening
 from tests.support.principals import As, headers, server
-from tests.support.prometheus import Page, promtool
+from tests.support.prometheus import Page, page_of, promtool
 from tests.support.served import Server, serving, serving_loaded
 
 READ_BY_TWO_AGENTS = 109  # series; test_task_metrics.py counts with it
 
 
-async def page_of(one: Server) -> Page:
-    async with one.http.get(f"{one.url}/metrics") as response:
-        assert response.status == 200
-        assert response.content_type == "text/plain"
-        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        assert response.headers["Cache-Control"] == "no-store"
-        return Page(await response.text())
-
-
 async def until(one: Server, name: str, value: float, **labels: str) -> None:
     async with asyncio.timeout(30):
-        while (await page_of(one)).value(name, **labels) != value:  # noqa: ASYNC110
+        while (await page_of(one.http, one.url)).value(name, **labels) != value:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -62,7 +53,7 @@ async def test_without_metrics_there_is_no_page(workspace: Path) -> None:
 
 async def test_a_task_and_its_requests_are_on_the_page(workspace: Path) -> None:
     async with serving(workspace) as one, listening() as live:
-        before = await page_of(one)  # the observers begin
+        before = await page_of(one.http, one.url)  # the observers begin
         assert before.value("bridge_tasks_total", agent="jsonl", state="completed", reason="") == 0
         client = one.client()
         await client.collect("text hi\ndone")
@@ -70,7 +61,7 @@ async def test_a_task_and_its_requests_are_on_the_page(workspace: Path) -> None:
         await live.pid("x")
         await until(one, "bridge_tasks_open", 1, agent="jsonl", state="working")
         asked = await client.send("ask q Who?")
-        page = await page_of(one)
+        page = await page_of(one.http, one.url)
         assert page.value("bridge_questions_open", agent="jsonl", kind="text") == 1
         assert page.value("bridge_sessions", agent="jsonl", state="waiting") == 1
         assert page.value("bridge_sessions", agent="jsonl", state="working") == 1
@@ -81,7 +72,7 @@ async def test_a_task_and_its_requests_are_on_the_page(workspace: Path) -> None:
         await until(
             one, "bridge_tasks_total", 1, agent="jsonl", state="failed", reason="agent-error"
         )
-        page = await page_of(one)
+        page = await page_of(one.http, one.url)
     ends = page.samples["bridge_tasks_total"]
     found = {(dict(k)["state"], dict(k)["reason"]): v for k, v in ends.items() if v}
     assert found == {
@@ -110,7 +101,7 @@ async def test_a_page_of_two_agents_has_each_metric(workspace: Path) -> None:
     }
     loaded = Loaded(Settings().updated(given), {}, [])
     async with serving_loaded(loaded) as one:
-        page = await page_of(one)
+        page = await page_of(one.http, one.url)
     late = {
         *("bridge_tokens_total", "bridge_cost_usd_total", "bridge_requests_total"),
         *("bridge_request_duration_seconds", "bridge_question_wait_seconds"),
@@ -155,7 +146,7 @@ async def test_other_parts_report_their_facts(workspace: Path) -> None:
         metrics.reloaded(False)
         metrics.backed_up(12.0)
         metrics.spans_dropped += 3
-        page = await page_of(one)
+        page = await page_of(one.http, one.url)
     assert page.value("bridge_reloads_total", outcome="ok") == 1
     assert page.value("bridge_reloads_total", outcome="failed") == 1
     assert page.value("bridge_backup_timestamp_seconds") == 12

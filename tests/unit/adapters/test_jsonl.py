@@ -207,9 +207,15 @@ def test_each_line_becomes_its_event(line: dict[str, Any], event: AgentEvent) ->
     assert hear(**line, someday={"unknown": 1}) == [event]  # unknown members are ignored
 
 
-def test_usage_is_passed_on_under_its_own_names() -> None:
-    line = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2, "costUsd": 0.01, "more": "x"}
-    assert hear(type="usage", **line) == [Usage(extra=line)]
+def test_known_figures_of_a_usage_count_and_others_are_passed_on() -> None:
+    line = {"inputTokens": 1, "outputTokens": 2, "totalTokens": 3, "costUsd": 0.01, "more": "x"}
+    assert hear(type="usage", **line) == [Usage(1, 2, 3, 0.01, {"more": "x"})]
+    assert hear(type="usage", costUsd=2) == [Usage(cost_usd=2)]
+
+
+@each("value", [True, "1", -1, 1.5, 2**53, None, [1]])
+def test_a_figure_that_is_no_number_is_passed_on(value: Any) -> None:
+    assert hear(type="usage", inputTokens=value) == [Usage(extra={"inputTokens": value})]
 
 
 def test_a_tool_result_is_named_after_its_call_in_the_same_turn() -> None:
