@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,7 +43,8 @@ class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
     restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
     `request_observers` the requests. `agent_observers`: those of one agent, by its id; an observer
-    that is added later sees everything from then on. `tally` counts the streams. `revocations` ends
+    that is added later sees everything from then on. `traces` makes the observer that makes the
+    spans of an agent. `tally` counts the streams. `revocations` ends
     streams of invalid credentials."""
 
     pool: SessionPool
@@ -53,6 +54,7 @@ class SharedParts:
     grpc: GrpcPlace | None = None
     observers: Sequence[TaskObserver] = ()
     request_observers: list[RequestObserver] = field(default_factory=list)
+    traces: Callable[[ConfiguredAgent], TaskObserver] | None = None
     agent_observers: dict[str, list[TaskObserver]] = field(default_factory=dict)
     tally: StreamTally = field(default_factory=StreamTally)
     revocations: Revocations = field(default_factory=Revocations)
@@ -208,7 +210,10 @@ def make_runtime_agent(
     """The settings of the agent's new contexts."""
     settings, adapter, state = agent.settings, agent.adapter, shared.state
     observers = shared.agent_observers.setdefault(agent.id, [])
-    observers.extend((TaskLog(agent.id), *shared.observers))
+    if not observers:
+        observers.extend((TaskLog(agent.id), *shared.observers))
+        if shared.traces:
+            observers.append(shared.traces(agent))
     return Agent(
         sessions=make_session_factory(agent, state, sandbox),
         idle_seconds=settings.limits.session_idle_ms / 1000,
@@ -254,6 +259,7 @@ def make_session_factory(
         sandbox=sandbox,
         secrets=settings.secrets(agent.config.env, operator),
         shares=shares if state.shared else {},
+        traces=settings.agent.trace and agent.adapter.understands_traces,
     )
 
 

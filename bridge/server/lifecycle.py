@@ -48,6 +48,7 @@ from bridge.server.operate.signals import handle_signals, ignore_without_inherit
 from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
 from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.operate.token_admin import administer
+from bridge.server.operate.tracing import Tracing, open_tracing
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.settings.sections import ServerSettings
@@ -61,6 +62,7 @@ from bridge.telemetry.gc_tuning import collect_seldom
 from bridge.telemetry.log_context import context
 from bridge.telemetry.logging import JsonFormatter, TextFormatter
 from bridge.telemetry.request_log import RequestLog
+from bridge.telemetry.tracing.requests import NO_ADDRESS
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import UnixSocket
@@ -93,6 +95,7 @@ class _Parts:
     logins: asyncio.Task[list[str]]
     grpc: GrpcPort
     cooperation: Cooperation | None = None
+    tracing: Tracing | None = None
 
 
 class OnlyClient(Protocol):
@@ -171,12 +174,14 @@ async def _assemble(
     push.use_relay(redis.relay)
     await redis.claim()
     requests = RequestLog(settings.server.log_requests)
+    tracing = open_tracing(settings, state.store, loaded.secrets.clean)
     shared = SharedParts(
         pool,
         push,
         state,
         grpc=grpc.place,
-        request_observers=[requests],
+        request_observers=[requests, *([tracing.requests] if tracing else [])],
+        traces=tracing.agent if tracing else None,
         revocations=identity.revocations,
     )
     sandboxes = await _make_sandboxes(agents, state, unused)
@@ -189,7 +194,11 @@ async def _assemble(
     ]
     managers = {one.id: one.manager for one in served}
     cluster = state.cluster
+    if tracing:
+        tracing.versions.update(versions)
+        tracing.observe(push)
     return _Parts(
+        tracing=tracing,
         cooperation=Cooperation(cluster, state.store, managers, pool, push) if cluster else None,
         node=node,
         unix=unix,
@@ -298,6 +307,8 @@ def _make_site(
         loaded, read, identity=identity, push=parts.push, operator=state.operator, target=live
     )
     reloader.counted = pages.metrics.reloaded
+    if parts.tracing:
+        parts.tracing.count_drops(pages.metrics.spans_lost)
     administer(app, reloader, state, fleet.managers)
     return _Site(runner, monitor, pages, reloader, watchdog)
 
@@ -318,6 +329,8 @@ async def _run(
     try:
         listening = await _listen(parts, site, sockets)
         address = address_of(site.runner, parts.unix, identity)
+        if parts.tracing:
+            parts.tracing.requests.place = _where(sockets)
         await _open(parts, site, identity, address)
         home = loaded.settings.state_home
         unused.callback(announce(parts.fleet.agents, address, parts.state, home))
@@ -399,6 +412,8 @@ async def _close_all(parts: _Parts, site: _Site) -> None:
 
 async def _release(parts: _Parts, watchdog: Watchdog) -> None:
     await parts.push.close()
+    if parts.tracing:
+        await parts.tracing.close()
     await parts.state.close()
     if parts.unix:
         parts.unix.close()
@@ -406,6 +421,12 @@ async def _release(parts: _Parts, watchdog: Watchdog) -> None:
     _kill_leftovers(parts)
     await asyncio.to_thread(parts.fleet.close_sandboxes)
     log.info("stopped", extra={"event": "server.stopped"})
+
+
+def _where(sockets: Sequence[socket.socket]) -> tuple[str, int]:
+    """The address and the port of the first listener; NO_ADDRESS without one."""
+    name = sockets[0].getsockname() if sockets else NO_ADDRESS
+    return str(name[0]), int(name[1])
 
 
 def _place(parts: _Parts, address: Listening) -> dict[str, Any]:
