@@ -36,9 +36,7 @@ CLOSE_WITHIN = 2.0  # seconds for the last spans; a collector that is down delay
 class Tracing:
     """`requests` observes requests. `versions`: of the CLIs, by agent id."""
 
-    def __init__(
-        self, settings: Settings, queue: SpanQueue, store: Store, clean: Clean
-    ) -> None:
+    def __init__(self, settings: Settings, queue: SpanQueue, store: Store, clean: Clean) -> None:
         self._queue = queue
         self._store = store
         traces = settings.traces
@@ -120,7 +118,9 @@ def code_of(error: BaseException) -> int:
     return (known or INTERNAL_ERROR)[0]
 
 
-async def read_journal(store: Store, task_id: str) -> AsyncIterator[tuple[Sequence[Event], datetime]]:
+async def read_journal(
+    store: Store, task_id: str
+) -> AsyncIterator[tuple[Sequence[Event], datetime]]:
     """The committed events of a task, each batch with its time. Raises as Store.read() does."""
     await store.flush()
     number = 0

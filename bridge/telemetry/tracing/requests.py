@@ -90,9 +90,7 @@ class PushSpans:
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
 
-    def attempted(
-        self, task: Task, url: str, begin: float, status: int | None, error: str
-    ) -> None:
+    def attempted(self, task: Task, url: str, begin: float, status: int | None, error: str) -> None:
         """An attempt has ended. `begin`: seconds since 1970; `status`: of the answer; `error`: the
         class of the failure, empty for none."""
         turn = traced(task)

@@ -28,7 +28,8 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message
 from bridge.task.state import Task
-from bridge.task.transitions import ENDINGS as ENDS, TaskState
+from bridge.task.transitions import ENDINGS as ENDS
+from bridge.task.transitions import TaskState
 from bridge.telemetry.tracing import catalog
 from bridge.telemetry.tracing.catalog import SpanKind, Value
 from bridge.telemetry.tracing.content import Content
@@ -139,6 +140,14 @@ class TurnSpans:
                 known.tools.setdefault(event.id, _Begun(self._number, time, event))
             case ToolResult():
                 self._tool(known.tools.pop(event.id, None), time, event)
+            case Retracted() if self._said:
+                self._said.retract(event.length)
+            case Question() | Answered() | QuestionWithdrawn() | Status():
+                self._ask(event, time)
+
+    def _ask(self, event: Event, time: datetime) -> None:
+        known = self._known
+        match event:
             case Question():
                 known.answered = known.answered or time
                 known.asked.setdefault(event.id, _Begun(self._number, time, event))
@@ -150,8 +159,6 @@ class TurnSpans:
                 facts: _Attributes = {"bridge.question.kind": "permission"}
                 facts["bridge.question.answered_by"] = "rule"
                 self._below(catalog.QUESTION, self._number, time, time, facts)
-            case Retracted() if self._said:
-                self._said.retract(event.length)
 
     def _prompted(self, event: Prompted, time: datetime) -> None:
         """The end of the wait for a slot, and of the start of the session."""
