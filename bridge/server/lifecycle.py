@@ -330,7 +330,7 @@ async def _run(
         listening = await _listen(parts, site, sockets)
         address = address_of(site.runner, parts.unix, identity)
         if parts.tracing:
-            parts.tracing.requests.place = _where(sockets)
+            parts.tracing.requests.place = _where(site.runner.addresses)
         await _open(parts, site, identity, address)
         home = loaded.settings.state_home
         unused.callback(announce(parts.fleet.agents, address, parts.state, home))
@@ -423,9 +423,11 @@ async def _release(parts: _Parts, watchdog: Watchdog) -> None:
     log.info("stopped", extra={"event": "server.stopped"})
 
 
-def _where(sockets: Sequence[socket.socket]) -> tuple[str, int]:
-    """The address and the port of the first listener; NO_ADDRESS without one."""
-    name = sockets[0].getsockname() if sockets else NO_ADDRESS
+def _where(addresses: Sequence[Any]) -> tuple[str, int]:
+    """The address and the port of the first TCP listener; NO_ADDRESS without one. Paths of Unix
+    sockets are texts."""
+    tcp = (one for one in addresses if not isinstance(one, str))
+    name = next(tcp, NO_ADDRESS)
     return str(name[0]), int(name[1])
 
 
