@@ -47,6 +47,8 @@ _RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
 
 class ClaudeCode(Adapter):
     name = "claude-code"
+    cache_apart = True
+    understands_traces = True
     title = "Claude Code"
     binary = "claude"
     binary_setting = "CLAUDE_CODE_PATH"

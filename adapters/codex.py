@@ -63,6 +63,7 @@ MODES = {
 
 class Codex(Adapter):
     name = "codex"
+    understands_traces = True
     title = "Codex"
     binary = "codex"
     environment = ("CODEX_*", "OPENAI_*")

@@ -271,6 +271,12 @@ class Adapter(ABC):
     uses_any_port: ClassVar[bool] = False
     """Whether the CLI connects to itself over a TCP port that it chooses at run time."""
 
+    cache_apart: ClassVar[bool] = False
+    """The input tokens of a Usage exclude those of the cache. Without effect if it has a total."""
+
+    understands_traces: ClassVar[bool] = False
+    """The CLI continues the trace of the variable TRACEPARENT."""
+
     resumes_elsewhere: ClassVar[bool] = False
     """Whether the CLI can resume a conversation on another machine that shares its directory with
     this one. True only after a test with the CLI itself."""

@@ -51,6 +51,9 @@ Encode = Callable[[PushConfig, Task, Entry[Update]], tuple[str, bytes] | None]
 Find = Callable[[TaskHead], Awaitable[TaskHandle | None]]
 Tell = Callable[[TaskHandle, str], Awaitable[None]]
 """Gets a task of another server, and the id of its config."""
+Attempted = Callable[[Task, str, float, int | None, str], None]
+"""Gets the task, the URL, the begin (seconds since 1970), the status of the answer and the class of
+the failure, "" for none."""
 Key = tuple[str, str]
 """The ids of a task and of its config. Clients choose the second one."""
 
@@ -102,8 +105,8 @@ class Relay(Protocol):
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
     `supported`, all operations of clients raise PushNotificationNotSupported. `outcomes` counts the
-    attempts: `delivered`, `retry` or `dead`. `pending`: the configs with undelivered notifications.
-    `admits`: whether the owner of a task has valid credentials; its configs rest otherwise."""
+    attempts: `delivered`, `retry` or `dead`; `attempted` gets each. `pending`: the configs with
+    undelivered notifications. `admits`: whether the owner of a task has valid credentials; its configs rest otherwise."""
 
     def __init__(
         self,
@@ -119,6 +122,7 @@ class Push:
         self._relay: Relay | None = None
         self._supported = supported
         self.admits: Callable[[str], bool] = lambda owner: True
+        self.attempted: Attempted = lambda task, url, begin, status, error: None
         self._tell: Tell | None = None
         self._store = store
         self._encode = encode
@@ -370,12 +374,17 @@ class Push:
                 return entry.number
             position = entry.number
             if encoded:
-                return await self._attempt(config, position, *encoded)
+                return await self._attempt(config, task, position, *encoded)
         return position
 
-    async def _attempt(self, config: PushConfig, number: int, media_type: str, body: bytes) -> int:
+    async def _attempt(
+        self, config: PushConfig, task: Task, number: int, media_type: str, body: bytes
+    ) -> int:
         """Make one attempt, and commit its result. Returns the new cursor."""
-        error, final = await self._post(config, number, media_type, body)
+        begin = time.time()
+        status, error = await self._post(config, number, media_type, body)
+        self.attempted(task, config.url, begin, status, error)
+        final = egress.is_final(status) if status is not None else error == egress.REFUSED
         attempts = config.attempts + 1
         if error and (final or attempts >= self._policy.attempts):
             await self._bury(config, number, error, attempts)
@@ -391,8 +400,9 @@ class Push:
 
     async def _post(
         self, config: PushConfig, number: int, media_type: str, body: bytes
-    ) -> tuple[str, bool]:
-        """The class of the failure (empty: success), and whether it is permanent."""
+    ) -> tuple[int | None, str]:
+        """The status of the answer, if there is one, and the class of the failure, empty for
+        none."""
         headers = {"Content-Type": media_type, "A2A-Notification-Id": _name(config, number)}
         if config.scheme and config.credentials:
             headers["Authorization"] = f"{config.scheme} {config.credentials}"
@@ -405,11 +415,8 @@ class Push:
             else:
                 status = await egress.post(self._session, config.url, body, headers)
         except egress.RequestFailed as failure:
-            error = str(failure)
-            return error, error == egress.REFUSED
-        if 200 <= status < 300:
-            return "", False
-        return f"status {status}", egress.is_final(status)
+            return None, str(failure)
+        return status, "" if 200 <= status < 300 else f"status {status}"
 
     async def _bury(self, config: PushConfig, number: int, error: str, attempts: int = 0) -> None:
         self.outcomes["dead"] += 1

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 from bridge.adapter import SessionStart
 from bridge.adapter.input import AdapterInput
@@ -60,7 +60,8 @@ class Lease:
     """A holder of the pool. It keeps an idle session for `idle_seconds`, unless another context
     needs the slot. The next session resumes the conversation. `start`: the launch parameters of the
     next session. `idle`: no task needs the session. `began`: how the newest task got the session:
-    see SessionTally; `warm` also for the session of an earlier task."""
+    see SessionTally; `warm` also for the session of an earlier task. `slot_at`: when that task had
+    its slot. `traceparent`: for the process of the next session."""
 
     def __init__(
         self,
@@ -80,6 +81,8 @@ class Lease:
         self.idle = True
         self.session: Session | None = None
         self.began = "warm"
+        self.slot_at: datetime | None = None
+        self.traceparent: str | None = None
         self.pool = prewarm.pool
         self._store = store
         self._make = make
@@ -149,7 +152,7 @@ class Lease:
         blind = folder not in (None, self.start.folder)
         if blind or not (self.session and self.session.healthy):
             await self.close()
-        self.began = "warm"
+        self.began, self.slot_at = "warm", None
         if self.session is None:
             self.start = replace(self.start, folder=folder)
 
@@ -157,6 +160,7 @@ class Lease:
         """The session, with a slot; None if it is no longer `wanted` (see wake). Raises
         LaunchError."""
         await self.pool.acquire(self, wanted, lambda: self._prewarm.has(self.start), announce)
+        self.slot_at = datetime.now(UTC)
         if self.session is None and wanted():
             if not self._take_prewarmed():
                 await self._open()
@@ -176,6 +180,7 @@ class Lease:
 
     async def _open(self) -> None:
         session = self._make(self.start, None)
+        session.traceparent = self.traceparent
         self._store_session(session)
         self.began = "resumed" if self.start.resume else "cold"
         session.tally.starts[self.began] += 1

@@ -36,6 +36,7 @@ from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskQuery, TaskRemoved
 from bridge.store.serialization import micros
 from bridge.task.state import StatusUpdate, Task
+from bridge.telemetry.observation import message_trace
 from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
 
@@ -159,6 +160,9 @@ class TaskManager:
     async def send(self, params: SendParams, principal: Principal = OPERATOR) -> Sent:
         """Accept the message of the principal, at the server that has its context. Raises
         RequestError; the message then had no effect, unless the error says that it may have."""
+        trace = message_trace()
+        if trace:
+            params = replace(params, message=replace(params.message, trace=trace))
         for _ in range(MOST_SERVERS):
             try:
                 return await self.accept(params, principal)

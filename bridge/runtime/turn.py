@@ -25,6 +25,7 @@ from bridge.runtime.questions import (
 from bridge.runtime.recorder import Recorder
 from bridge.session.session import Session
 from bridge.store.handle import TaskHandle
+from bridge.store.serialization import micros
 from bridge.task.events import (
     SESSION_LOST,
     Answer,
@@ -43,6 +44,7 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message
 from bridge.task.transitions import TaskState
+from bridge.telemetry.tracing.context import traced
 
 log = logging.getLogger(__name__)
 
@@ -139,11 +141,14 @@ class Turn:
         first output of the agent, unless a client already knows the task."""
         unknown = self._agent.replies and not self.handle.shown
         if self.handle.task.state is TaskState.SUBMITTED and not unknown:
-            self.apply(Prompted())
+            slot = self._lease.slot_at if self.prompt.trace else None
+            self.apply(Prompted(self._lease.began, micros(slot)) if slot else Prompted())
 
     async def _live_session(self) -> Session | None:
         """The idle session, or a new session when a slot is free. None: the task has ended."""
         await self._lease.prepare(self._agent.attachments.folder(self._lease.key))
+        span = traced(self.handle.task)
+        self._lease.traceparent = span.header if span else None
         if self._lease.session is None:
             await self._ask_for_trust()
         if self.ended:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,7 +43,8 @@ class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
     restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
     `request_observers` the requests. `agent_observers`: those of one agent, by its id; an observer
-    that is added later sees everything from then on. `tally` counts the streams. `revocations` ends
+    that is added later sees everything from then on. `traces` makes the observer that makes the
+    spans of an agent. `tally` counts the streams. `revocations` ends
     streams of invalid credentials."""
 
     pool: SessionPool
@@ -53,6 +54,7 @@ class SharedParts:
     grpc: GrpcPlace | None = None
     observers: Sequence[TaskObserver] = ()
     request_observers: list[RequestObserver] = field(default_factory=list)
+    traces: Callable[[ConfiguredAgent], TaskObserver] | None = None
     agent_observers: dict[str, list[TaskObserver]] = field(default_factory=dict)
     tally: StreamTally = field(default_factory=StreamTally)
     revocations: Revocations = field(default_factory=Revocations)
@@ -69,6 +71,8 @@ def make_served_agent(
     """The agent with its tasks and operations. `version`: the output of its CLI for --version,
     maybe "". `prewarm`: None for the plan of the settings."""
     observers = shared.agent_observers[agent.id] = [*shared.observers]
+    if shared.traces:
+        observers.append(shared.traces(agent))
     manager = TaskManager(
         agent=make_runtime_agent(agent, shared, sandbox, prewarm),
         adapter=agent.adapter,
@@ -254,6 +258,7 @@ def make_session_factory(
         sandbox=sandbox,
         secrets=settings.secrets(agent.config.env, operator),
         shares=shares if state.shared else {},
+        traces=settings.agent.trace and agent.adapter.understands_traces,
     )
 
 

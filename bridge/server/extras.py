@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bridge.store.postgres.connect import Probe
     from bridge.store.redis_address import RedisAddress
     from bridge.telemetry.metrics.exposition import Exposition
+    from bridge.telemetry.tracing.exporter import SpanQueue
     from bridge.transports.envelope.websocket import Identify, WebSockets
     from bridge.transports.grpc.server import GrpcServer
     from bridge.transports.mcp.server import McpConfig, McpServer
@@ -301,6 +302,27 @@ def metrics_library() -> type[Exposition] | None:
             raise
         return None
     return Exposition
+
+
+def span_queue(settings: Settings, clean: Callable[[str], str]) -> SpanQueue | None:
+    """The way of spans to the collector of OTEL_EXPORTER_OTLP_ENDPOINT, if there is one. Raises
+    ConfigurationError, also if the extra `otel` is missing."""
+    traces = settings.traces
+    if traces.endpoint is None:
+        return None
+    if traces.protocol != "http/protobuf":
+        raise ConfigurationError(
+            f"OTEL_EXPORTER_OTLP_PROTOCOL is {traces.protocol}; only http/protobuf is supported."
+        )
+    with _needs("otel", "An endpoint of OTEL_EXPORTER_OTLP is set"):
+        from bridge.telemetry.tracing.exporter import SpanQueue
+    return SpanQueue(
+        traces.endpoint,
+        traces.headers,
+        service=traces.service_name,
+        version=__version__,
+        clean=clean,
+    )
 
 
 def card_signer(keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -26,7 +26,8 @@ class SessionFactory:
     sessions that survive the server; None for pipes. `sandbox`: the boundary of each CLI process;
     None for no boundary. `secrets` are redacted from the output of later sessions. `shares`: the
     real paths of the folders with the same files on several servers, by name; empty if the CLI
-    cannot resume a conversation on another one. `tally` counts the sessions."""
+    cannot resume a conversation on another one. `tally` counts the sessions. `traces`: the
+    processes get TRACEPARENT."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
@@ -39,6 +40,7 @@ class SessionFactory:
     shares: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first: FirstStart = field(default_factory=FirstStart)
     tally: SessionTally = field(default_factory=SessionTally)
+    traces: bool = False
 
     def share(self, cwd: str) -> str | None:
         """The share with the directory; None if it is on this server alone."""
@@ -75,6 +77,6 @@ class SessionFactory:
             rules=rules,
             secrets=self.secrets,
         )
-        session.tally = self.tally
+        session.tally, session.traces = self.tally, self.traces
         self.first.order(session, new=self.sandbox is not None and self.sandbox.new)
         return session

@@ -40,7 +40,8 @@ class Session:
     `spool`: the folder for its streams, if they are files; its name is the id of the session.
     `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
     output. `tally` counts its end. `before_start` is awaited before its start; `streams.on_ready`
-    is called when it has printed a line and its handshake is over, and when it has ended.
+    is called when it has printed a line and its handshake is over, and when it has ended. With
+    `traces`, its process gets `traceparent`: the span that it works for when it is started.
     """
 
     def __init__(
@@ -58,6 +59,8 @@ class Session:
         self.marker = marker
         self.before_start: Callable[[], Awaitable[None]] | None = None
         self.tally = SessionTally()
+        self.traces = False
+        self.traceparent: str | None = None
         self.streams = SessionStreams(adapter, limits, secrets, rules)
         self._environment = environment
         self._rules = rules  # cleared at the start: each session has its own
@@ -90,7 +93,7 @@ class Session:
         launch = self.adapter.launch()
         start = Start(
             launch.argv,
-            {**self._environment, **launch.env},
+            {**self._environment, **launch.env, **self._traced()},
             self.adapter.start.cwd,
             stdin=launch.stdin is Stdin.LINES,
             marker=self.marker,
@@ -105,6 +108,9 @@ class Session:
         kind = "resumed" if begun.resume else "cold" if begun.owner else "warm"
         facts = {"event": "session.started", **self._facts(), "start": kind, "cwd": begun.cwd}
         log.info("session started", extra=facts)
+
+    def _traced(self) -> Mapping[str, str]:
+        return {"TRACEPARENT": self.traceparent} if self.traceparent and self.traces else {}
 
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
         """Continue a CLI of an earlier server, or read the output that it left.

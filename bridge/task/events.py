@@ -7,7 +7,7 @@ and kept. Do not subclass them: dispatch is by exact type (state.TRANSITIONS).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import orjson
@@ -227,7 +227,12 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The CLI got the prompt, so that the task is working, even before any output."""
+    """The CLI got the prompt, so that the task is working, even before any output. With traces:
+    `slot_at`, when the task had its slot (microseconds since 1970), and `start`, how its session
+    began: cold, warm or resumed."""
+
+    start: str = field(default="", compare=False)
+    slot_at: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,10 +58,25 @@ Part = TextPart | RawPart | UrlPart | DataPart
 
 
 @dataclass(frozen=True, slots=True)
+class MessageTrace:
+    """The span of the request that brought a message, as the value of a `traceparent`. The other
+    members are facts of the request: `parent` is the id of the span of its client, `method` the
+    name of its method, and `waits`: it was answered at the first question or the end."""
+
+    header: str
+    parent: str | None = None
+    method: str = ""
+    binding: str = ""
+    request_id: str = ""
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """`facts`: the content of the bridge's own words in `parts`, for programs. A client that asks
     for the bridge's extension gets them as a data part. Every other client gets them in
-    `metadata.bridge`, since many clients print each data part as JSON."""
+    `metadata.bridge`, since many clients print each data part as JSON. `trace`: of the request that
+    brought it, if the server has traces; clients do not see it."""
 
     id: str
     role: Role
@@ -72,6 +87,7 @@ class Message:
     extensions: tuple[str, ...] = ()
     metadata: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] | None = field(default=None, repr=False)  # see idempotency.py
+    trace: MessageTrace | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from bridge.task.state import Task
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
+from bridge.telemetry.tracing.context import TraceContext, traced
 
 MOST_TASKS = 20_000  # with a known request; the end of a lost task is not seen
 NO_CLIENT = ("rule", "timeout", "limit")  # keywords of Answer.by
@@ -18,12 +19,13 @@ server, and sees the request that began it."""
 
 @dataclass(frozen=True, slots=True)
 class KnownTask:
-    """An open task. `request`: the one that began it."""
+    """An open task. `request`: the one that began it. `trace`: the span of its turn."""
 
     agent: str
     owner: str
     context: str
     request: RequestInfo | None
+    trace: TraceContext | None = None
 
 
 class KnownTasks:
@@ -39,7 +41,7 @@ class KnownTasks:
     def add(self, agent: str, task: Task, request: RequestInfo | None) -> None:
         if len(self._tasks) >= self._most:
             del self._tasks[next(iter(self._tasks))]
-        self._tasks[task.id] = KnownTask(agent, task.owner, task.context_id, request)
+        self._tasks[task.id] = KnownTask(agent, task.owner, task.context_id, request, traced(task))
 
     def drop(self, task_id: str) -> None:
         self._tasks.pop(task_id, None)
@@ -58,7 +60,7 @@ class KnownTasks:
             "principal": known.owner,
             "context": known.context,
         }
-        return found | (_of(known.request) if known.request else {})
+        return found | (_of(known.request) if known.request else {}) | trace_ids(known.trace)
 
 
 TASKS = KnownTasks()
@@ -79,4 +81,10 @@ def context(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _of(request: RequestInfo) -> dict[str, Any]:
-    return {"request_id": request.id, "binding": request.binding, "peer": request.peer}
+    facts = {"request_id": request.id, "binding": request.binding, "peer": request.peer}
+    return facts | trace_ids(request.trace)
+
+
+def trace_ids(trace: TraceContext | None) -> dict[str, Any]:
+    """The members of a line that belongs to this span."""
+    return {"trace_id": trace.trace_id, "span_id": trace.span_id} if trace else {}

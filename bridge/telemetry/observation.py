@@ -12,7 +12,10 @@ from datetime import datetime
 from typing import Protocol
 
 from bridge.task.events import Event
+from bridge.task.message import MessageTrace
 from bridge.task.state import Task
+from bridge.telemetry.tracing.catalog import METHODS
+from bridge.telemetry.tracing.context import TRACES, TraceContext
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -22,29 +25,49 @@ def new_request_id() -> str:
     return secrets.token_hex(8)
 
 
+@dataclass(slots=True)
+class RequestSubject:
+    """The object of a request, as far as its operation knows it. `operation`: the value of an
+    Operation; `agent`: the id of the agent of the task; `message`: the id of its message. `waits`:
+    it is answered at the first question or the end of the task."""
+
+    operation: str = ""
+    task: Task | None = None
+    agent: str = ""
+    message: str | None = None
+    tenant: str | None = None
+    waits: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
     """Facts of a request for logs, metrics and traces. `id`: 1 to 64 characters of
     `[A-Za-z0-9._-]`. `binding`: jsonrpc, rest, grpc, websocket, stdio, redis or mcp. `peer`: the
-    address of the client. `traceparent`: the header of W3C Trace Context, not validated.
-    `principal`: its id, after the sender is identified."""
+    address of the client. `trace`: its span, if the server has traces. `principal`: its id, after
+    the sender is identified. The operation fills `subject`."""
 
     binding: str
     id: str = field(default_factory=new_request_id)
     peer: str | None = None
-    traceparent: str | None = None
+    trace: TraceContext | None = None
     principal: str | None = None
+    subject: RequestSubject = field(default_factory=RequestSubject, compare=False)
 
     @classmethod
     def named(
         cls, binding: str, given: str | None, peer: str | None, traceparent: str | None = None
     ) -> RequestInfo:
-        """`given`: the id that the client has chosen; an unsuitable one is replaced."""
+        """`given`: the id that the client has chosen; an unsuitable one is replaced.
+        `traceparent`: the header of W3C Trace Context, not validated."""
         chosen = given if given and _REQUEST_ID.fullmatch(given) else new_request_id()
-        return cls(binding, chosen, peer, traceparent)
+        return cls(binding, chosen, peer, TRACES.request(traceparent))
 
 
-UNKNOWN_REQUEST = RequestInfo("unknown", "-")
+def unknown_request() -> RequestInfo:
+    """The facts of a request about which nothing is known."""
+    return RequestInfo("unknown", "-")
+
+
 REQUEST: ContextVar[RequestInfo | None] = ContextVar("request", default=None)
 """The request that the current code serves. Each binding sets it at the begin of a request; code
 that a request starts, and that outlives it, still sees it."""
@@ -52,7 +75,26 @@ that a request starts, and that outlives it, still sees it."""
 
 def observed() -> RequestInfo:
     """The facts of the current request."""
-    return REQUEST.get() or UNKNOWN_REQUEST
+    return REQUEST.get() or unknown_request()
+
+
+def message_trace() -> MessageTrace | None:
+    """The trace of a message that the current request brings; None without traces."""
+    request = REQUEST.get()
+    if request is None:
+        alone = TRACES.alone()
+        return MessageTrace(alone.header) if alone else None
+    if request.trace is None:
+        return None
+    trace, subject = request.trace, request.subject
+    return MessageTrace(
+        trace.header,
+        trace.parent,
+        METHODS.get(subject.operation, ""),
+        request.binding,
+        request.id,
+        subject.waits,
+    )
 
 
 class RequestObserver(Protocol):

@@ -6,6 +6,7 @@ import logging
 from asyncio import CancelledError
 
 from bridge.errors import RequestError
+from bridge.telemetry.log_context import trace_ids
 from bridge.telemetry.metrics.requests import code_of
 from bridge.telemetry.observation import RequestInfo
 
@@ -41,6 +42,7 @@ class RequestLog:
             "version": version,
             "code": code_of(error),
             "seconds": round(seconds, 3),
+            **trace_ids(info.trace),
         }
         if isinstance(error, RequestError):
             text = f"{operation} was refused: {facts['code']}"

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from bridge.store.handle import TaskHandle, durable
 from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
-from bridge.telemetry.observation import UNKNOWN_REQUEST, RequestInfo, RequestObserver
+from bridge.telemetry.observation import RequestInfo, RequestObserver, unknown_request
 from bridge.transports.negotiation import codec_of
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, StreamTally, dump_copy
 
@@ -47,7 +47,7 @@ class Caller:
     principal: Principal
     retries: bool = False
     stays: bool = True
-    info: RequestInfo = UNKNOWN_REQUEST
+    info: RequestInfo = field(default_factory=unknown_request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Operations:
         revocations: Revocations | None = None,
     ) -> None:
         self._observers = observers
-        self.revocations = revocations or Revocations()
+        self._revocations = revocations or Revocations()
         self._tasks = tasks
         self._push = push
         self._extended_card = extended_card
@@ -125,6 +125,7 @@ class Operations:
     ) -> Awaitable[Any]:
         """The JSON result of an operation without a stream, or a Pending for a blocking send.
         Raises RequestError."""
+        caller.info.subject.operation = operation.value
         answer = self._calls[operation](codec, params, caller)
         if not self._observers:
             return answer
@@ -140,6 +141,7 @@ class Operations:
     ) -> Stream:
         """The stream of an operation of STREAMING. `seen`: the last update that the client has
         received, if it resumes a broken stream. Raises RequestError."""
+        caller.info.subject.operation = operation.value
         opened = self._open(codec, operation, params, caller, seen)
         if not self._observers:
             return await opened
@@ -157,7 +159,7 @@ class Operations:
         return replace(
             stream,
             counted=partial(self._counted, owner, caller.info.binding),
-            held=partial(self.revocations.hold, caller.principal),
+            held=partial(self._revocations.hold, caller.principal),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
             binding=caller.info.binding,
@@ -178,11 +180,13 @@ class Operations:
             seen = _seen(seen, named.metadata)
             again = seen is not None
             handle = await self._tasks.subscribe(named.task_id, again, caller.principal)
+            _note(caller, handle)
             return await self._stream(codec, handle, None, seen)
         asked = replace(_decoded(codec, params, caller), attends=caller.stays)
         config = await self._checked_push(codec, asked, caller)
         sent = await self._tasks.send(asked, caller.principal)
         handle = sent.handle
+        _note(caller, handle)
         seen = _seen(seen, asked.metadata, asked.message.metadata) if sent.again else None
         stream = await self._stream(
             codec, handle, asked.history_length, seen, self._ends_on_question
@@ -196,8 +200,10 @@ class Operations:
         """JSON, or a Pending."""
         asked = _decoded(codec, params, caller)
         asked = replace(asked, attends=asked.blocking and caller.stays)
+        caller.info.subject.waits = asked.blocking
         config = await self._checked_push(codec, asked, caller)
         sent = await self._tasks.send(asked, caller.principal)
+        _note(caller, sent.handle)
         if config and not sent.again:
             await self._push.create(
                 config, sent.handle, sent.after, default_id=codec.default_push_id
@@ -215,7 +221,7 @@ class Operations:
     ) -> Any:
         """The result of a blocking send, after its task has ended or asks a question."""
         with (
-            self.revocations.hold(principal) as hold,
+            self._revocations.hold(principal) as hold,
             self._tasks.listen(sent.handle) as listener,
         ):
             try:
@@ -243,6 +249,7 @@ class Operations:
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         handle = await self._tasks.get(asked.task_id, caller.principal)
+        _note(caller, handle)
         task = await handle.whole()
         return await durable(codec.encode_task(task, asked.history_length), handle)
 
@@ -265,6 +272,7 @@ class Operations:
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         handle = await self._tasks.cancel(asked.task_id, caller.principal)
+        _note(caller, handle)
         task = await handle.whole()
         return await durable(codec.encode_task(task, asked.history_length), handle)
 
@@ -368,8 +376,15 @@ class _Observed:
             )
 
 
+def _note(caller: Caller, handle: TaskHandle) -> None:
+    """The request is about this task."""
+    subject = caller.info.subject
+    subject.task, subject.agent = handle.task, handle.agent
+
+
 def _decoded(codec: Codec, params: Json, caller: Caller) -> SendParams:
     asked = codec.decode_send(params)
+    caller.info.subject.message = asked.message.id
     resumes = _seen(None, asked.metadata, asked.message.metadata) is not None
     return replace(asked, retries=caller.retries or codec.extended or resumes)
 

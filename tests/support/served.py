@@ -7,6 +7,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from bridge.server.extras import token_issuer
 from bridge.server.lifecycle.parts import make_pool
 from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.sockets import limits
+from bridge.server.operate.tracing import open_tracing
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State
@@ -141,6 +143,11 @@ async def serving_loaded(
     shared = SharedParts(
         pool, push, state, keep_alive, grpc.place, revocations=identity.revocations
     )
+    tracing = open_tracing(chosen, state.store, loaded.secrets.clean)
+    if tracing:
+        shared.request_observers.append(tracing.requests)
+        shared = replace(shared, traces=tracing.agent)
+        tracing.observe(push)
     served = [
         make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
@@ -167,6 +174,8 @@ async def serving_loaded(
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     pages.attach(app, runner, identity, grpc)
     await runner.setup()
+    if tracing:
+        tracing.count_drops(pages.metrics.spans_lost)
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     unix = await _unix(chosen, runner)
@@ -190,6 +199,8 @@ async def serving_loaded(
         if unix:
             unix.close()
         await push.close()
+        if tracing:
+            await tracing.close()
         await state.close()
         forget()
     left = set(children()) - set(before)

@@ -28,7 +28,7 @@ from tests.support.restart import Place, kill
 WITHIN = 45.0  # seconds
 PROBE = """
 import sys
-from bridge.server.lifecycle import serve
+from bridge.server.lifecycle.serve import serve
 from bridge.cli import main
 found = [name for name in sys.modules if name.split('.')[0] in ('grpc', 'google', 'redis')]
 assert not found, found

@@ -181,7 +181,7 @@ async def test_a_secret_of_another_server_opens_no_state(
 
 PROBE = """
 import sys
-from bridge.server.lifecycle import serve
+from bridge.server.lifecycle.serve import serve
 from bridge.cli import main
 found = [name for name in sys.modules if name.split('.')[0] in ('mcp', 'mcp_types', 'starlette')]
 assert not found, found

@@ -37,7 +37,7 @@ IDLE = """
 import asyncio, sys
 from bridge.server.settings.load import load
 from bridge.server.agents import redis_port, configured
-from bridge.server.lifecycle import serve
+from bridge.server.lifecycle.serve import serve
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State
 async def main():

@@ -31,6 +31,7 @@ from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.telemetry.gc_tuning import collect_seldom
+from bridge.telemetry.tracing.requests import NO_ADDRESS
 from bridge.telemetry.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,8 @@ async def _run(
     try:
         listening = await _listen(parts, site, sockets)
         address = address_of(site.runner, parts.unix, identity)
+        if parts.tracing:
+            parts.tracing.requests.place = _where(site.runner.addresses)
         await _open(parts, site, identity, address)
         home = loaded.settings.state_home
         unused.callback(announce(parts.fleet.agents, address, parts.state, home))
@@ -178,6 +181,14 @@ def _unix(parts: Parts) -> list[socket.socket]:
     return [parts.unix.listening] if parts.unix else []
 
 
+def _where(addresses: Sequence[Any]) -> tuple[str, int]:
+    """The address and the port of the first TCP listener; NO_ADDRESS without one. Paths of Unix
+    sockets are texts."""
+    tcp = (one for one in addresses if not isinstance(one, str))
+    name = next(tcp, NO_ADDRESS)
+    return str(name[0]), int(name[1])
+
+
 def _place(parts: Parts, address: Listening) -> dict[str, Any]:
     """The members of the line that tells how to reach the server. A token is named by its path."""
     operator = parts.state.operator
@@ -237,6 +248,8 @@ async def _close_all(parts: Parts, site: Site) -> None:
 
 async def _release(parts: Parts, watchdog: Watchdog) -> None:
     await parts.push.close()
+    if parts.tracing:
+        await parts.tracing.close()
     await parts.state.close()
     if parts.unix:
         parts.unix.close()

@@ -26,6 +26,7 @@ from bridge.server.settings.sections import (
     ServerSettings,
     StoreSettings,
 )
+from bridge.server.settings.traces import TraceSettings
 from bridge.server.settings.values import nearest
 from bridge.session.redaction import NO_SECRETS, Secrets, secrets_of
 
@@ -45,6 +46,7 @@ class Settings(BaseModel):
     grpc: GrpcSettings = GrpcSettings()
     redis: RedisSettings = RedisSettings()
     operate: OperateSettings = OperateSettings()
+    traces: TraceSettings = TraceSettings()
     agent: AgentSettings = AgentSettings()
 
     def updated(self, given: Mapping[str, Any]) -> Settings:
@@ -156,7 +158,8 @@ class Settings(BaseModel):
     def own_secrets(self) -> set[str]:
         """The secrets among the settings."""
         keys = (self.push.key or "").split(",")
-        return {self.auth.token or "", *self.store.passwords, *keys, *self.redis.secrets}
+        own = {self.auth.token or "", *self.store.passwords, *keys}
+        return {*own, *self.redis.secrets, *self.traces.secrets}
 
     def secrets(self, *environments: Mapping[str, str]) -> Secrets:
         """The secrets to redact from agent output: those of the server's environment and of

@@ -464,6 +464,9 @@ class AgentSettings(Section, alias_generator=_prefixed("agent_")):
     each turn is a new process and ends with it."""
     pty: bool = False
     """Run a `generic` CLI on a pseudo-terminal."""
+    trace: bool = False
+    """Give TRACEPARENT to the process of a CLI that understands it (Claude Code, Codex), if the
+    server has traces: the turn that the process is started for."""
     name: str | None = None
     """Name of the agent on its card. Unset: the name of the CLI."""
     description: str | None = None

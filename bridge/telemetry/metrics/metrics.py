@@ -9,7 +9,7 @@ from collections import Counter
 
 class Metrics:
     """`reloads`: by outcome, `ok` or `failed`. Times are seconds since 1970; 0 for never.
-    `spans_dropped`: spans that the exporter did not take; its owner adds to it."""
+    `spans_dropped`: spans that were not sent to the collector."""
 
     def __init__(self) -> None:
         self.reloads: Counter[str] = Counter()
@@ -22,6 +22,10 @@ class Metrics:
         self.reloads["ok" if ok else "failed"] += 1
         if ok:
             self.config_loaded = time.time()
+
+    def spans_lost(self, count: int) -> None:
+        """So many spans were not sent."""
+        self.spans_dropped += count
 
     def backed_up(self, when: float) -> None:
         """A backup was completed at this time."""

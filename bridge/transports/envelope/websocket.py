@@ -111,7 +111,7 @@ class WebSockets:
         self._open.add(one)
         watching = asyncio.create_task(self._watch(one, connection))
         try:
-            with agent.operations.revocations.hold(request[PRINCIPAL]):
+            with agent.operations.held(request[PRINCIPAL]):
                 await self._read(one)
         except Unauthenticated:
             with suppress(TimeoutError):  # of its requests, each of which has an error of its own

@@ -207,10 +207,12 @@ class A2AService:
         else:
             loop = asyncio.get_running_loop()
             params = await loop.run_in_executor(_LARGE, decode, method.request, data)
-        agent = self._agent(params.pop("tenant", ""))
+        tenant = params.pop("tenant", "")
+        agent = self._agent(tenant)
         check_extension(request, agent.extension_required)
         activated = activated_extensions(request)
         info = observed()
+        info.subject.tenant = tenant or None
         pairs = tuple((name.lower(), value) for name, value in activated.items())
         await context.send_initial_metadata(((REQUEST_ID, info.id), *pairs))
         caller = Caller(agent.address, principal, shows_retry(request), info=info)

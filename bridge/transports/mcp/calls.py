@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bridge.auth.principal import Principal
+from bridge.store.handle import TaskHandle
+from bridge.telemetry.observation import observed
+from bridge.telemetry.tracing.context import TRACES
 
 Json = dict[str, Any]
 Elicit = Callable[[Json], Awaitable[Mapping[str, Any]]]
@@ -47,3 +52,45 @@ class Call:
     progress: Progress | None = None
     state: str | None = None
     answers: Mapping[str, Any] = field(default_factory=dict)
+
+
+_OPERATIONS = {
+    "delegate": "send",
+    "answer": "send",
+    "wait": "subscribe",
+    "result": "get",
+    "cancel": "cancel",
+    "list_tasks": "list",
+}
+"""The value of the Operation that a tool executes."""
+
+
+@contextmanager
+def observed_tool(name: str, principal: str) -> Iterator[None]:
+    """Execute a tool as the current request. It has a span like that of its operation."""
+    info, operation = observed(), _OPERATIONS.get(name, "")
+    begun = time.monotonic()
+    problem: BaseException | None = None
+    info.subject.operation = operation
+    try:
+        yield
+    except BaseException as error:
+        problem = error
+        raise
+    finally:
+        if TRACES.observer and operation:
+            TRACES.observer.answered(
+                info,
+                operation,
+                "",
+                principal=principal,
+                seconds=time.monotonic() - begun,
+                error=problem,
+            )
+
+
+def note_task(handle: TaskHandle, message: str | None = None) -> None:
+    """The current request is about this task. `message`: the id of its message."""
+    subject = observed().subject
+    subject.task, subject.agent = handle.task, handle.agent
+    subject.message = message or subject.message

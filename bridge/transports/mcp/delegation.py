@@ -21,7 +21,8 @@ from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle, durable
 from bridge.task.events import Question
 from bridge.task.message import Message, Part, Role, TextPart, UrlPart
-from bridge.transports.mcp.calls import Call
+from bridge.telemetry.observation import observed
+from bridge.transports.mcp.calls import Call, note_task
 from bridge.transports.mcp.forms import Form
 from bridge.transports.mcp.keys import Marks, message_id
 from bridge.transports.mcp.news import read_news
@@ -150,7 +151,9 @@ class Delegation:
             metadata={"bridge": wishes} if wishes else None,
         )
         params = SendParams(message, blocking=False, retries=True, purpose="begin")
+        observed().subject.waits = not call.tasks
         handle = (await self._router.send(params, call.principal)).handle
+        note_task(handle, identity)
         if call.depth:
             self._marks.set(handle, _depth_mark(call.depth))
         return handle

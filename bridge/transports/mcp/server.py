@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -39,9 +39,10 @@ from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
 from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store
-from bridge.telemetry.observation import REQUEST
+from bridge.telemetry.observation import REQUEST, RequestSubject, observed
+from bridge.telemetry.tracing.context import TRACES
 from bridge.transports.mcp.asgi import EXCHANGE, App, Exchange
-from bridge.transports.mcp.calls import Call, Elicit, Json
+from bridge.transports.mcp.calls import Call, Elicit, Json, observed_tool
 from bridge.transports.mcp.delegates import DelegateAgent
 from bridge.transports.mcp.delegation import Delegation
 from bridge.transports.mcp.keys import Marks
@@ -179,7 +180,8 @@ class McpServer:
         if params.name not in self._tools.list:
             raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
         call = _call(ctx, params.request_state, _plain(params.input_responses))
-        with _Errors():
+        _continue_trace(ctx)
+        with _Errors(), observed_tool(params.name, call.principal.id):
             return await self._tools.call(params.name, call, params.arguments or {})
 
     async def _list_resources(self, ctx: Context, params: Any) -> Json:
@@ -261,6 +263,14 @@ def _exchange(ctx: Context) -> Exchange:
     found: Exchange = ctx.request.scope[EXCHANGE]
     REQUEST.set(found.info)  # the library runs a call in a task of its session
     return found
+
+
+def _continue_trace(ctx: Context) -> None:
+    """A call is a span below the one that its `_meta` names, else below that of the headers."""
+    traceparent, info = dict(ctx.meta or {}).get("traceparent"), observed()
+    if isinstance(traceparent, str) and info.trace:
+        info = replace(info, trace=TRACES.request(traceparent))
+    REQUEST.set(replace(info, subject=RequestSubject()))
 
 
 def _is_modern(ctx: Context) -> bool:

@@ -19,7 +19,7 @@ from bridge.errors import (
 from bridge.runtime.router import Router
 from bridge.task.state import Task
 from bridge.task.transitions import TaskState
-from bridge.transports.mcp.calls import Call
+from bridge.transports.mcp.calls import Call, note_task
 from bridge.transports.mcp.delegates import DelegateAgent
 from bridge.transports.mcp.delegation import Delegation
 from bridge.transports.mcp.outcome import read_piece, title_of
@@ -107,6 +107,7 @@ class Toolbox:
     async def _answer(self, call: Call, arguments: Mapping[str, Any]) -> Json:
         handle = await self._router.get(arguments["task_id"], call.principal)
         authorize(call.principal, "approve")
+        note_task(handle)
         after = handle.log.visible
         await self._questions.answer(handle, call, arguments)
         return await self._delegation.show(handle, call, after)

@@ -1,0 +1,131 @@
+"""The traces of a server: the observers that make spans, and their way to the collector."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bridge.a2a.codec import ERRORS, INTERNAL_ERROR
+from bridge.errors import BridgeError
+from bridge.push.notifier import Push
+from bridge.server import recording, registry
+from bridge.server.agents.configured import REPLAY, ConfiguredAgent
+from bridge.server.extras import span_queue
+from bridge.server.settings.root import Settings
+from bridge.store.protocol import Store
+from bridge.store.serialization import load_events, moment
+from bridge.task.events import Event
+from bridge.telemetry.tracing.catalog import PROVIDERS
+from bridge.telemetry.tracing.content import Clean, Content
+from bridge.telemetry.tracing.context import TRACES, make_sampler
+from bridge.telemetry.tracing.requests import PushSpans, RequestSpans
+from bridge.telemetry.tracing.tasks import TaskSpans
+from bridge.telemetry.tracing.turns import TracedAgent
+
+if TYPE_CHECKING:
+    from bridge.telemetry.tracing.exporter import SpanQueue
+
+SETTLE_WITHIN = 1.0  # seconds for the spans of restored tasks at the end of the server
+CLOSE_WITHIN = 2.0  # seconds for the last spans; a collector that is down delays the end so long
+
+
+class Tracing:
+    """`requests` observes requests. `versions`: of the CLIs, by agent id."""
+
+    def __init__(self, settings: Settings, queue: SpanQueue, store: Store, clean: Clean) -> None:
+        self._queue = queue
+        self._store = store
+        traces = settings.traces
+        capture = traces.instrumentation_genai_capture_message_content
+        self._content = Content(clean) if capture else None
+        self._agents: dict[str, TaskSpans] = {}
+        self._names: dict[str, str] = {}
+        self.versions: dict[str, str] = {}
+        self.requests = RequestSpans(queue.add, code_of, self._names, self.versions)
+        TRACES.sampler = make_sampler(traces.traces_sampler, traces.traces_sampler_arg)
+        TRACES.observer = self.requests
+
+    def agent(self, agent: ConfiguredAgent) -> TaskSpans:
+        """The observer of the tasks of an agent; the same one after a change of the agent."""
+        found = traced_agent(agent)
+        self._names[agent.id] = found.name
+        known = self._agents.get(agent.id)
+        if known is None:
+            journal = partial(read_journal, self._store)
+            known = self._agents[agent.id] = TaskSpans(
+                found, self._queue.add, journal, self._content
+            )
+        known.agent = found
+        return known
+
+    def observe(self, push: Push) -> None:
+        """Make spans of the push attempts."""
+        push.attempted = PushSpans(self._queue.add).attempted
+
+    def count_drops(self, dropped: Callable[[int], None]) -> None:
+        """Call `dropped` with the number of spans that were not sent, on the event loop."""
+        loop = asyncio.get_running_loop()
+
+        def later(count: int) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(dropped, count)
+
+        self._queue.dropped = later
+
+    async def close(self) -> None:
+        """Send the last spans. Takes at most SETTLE_WITHIN and CLOSE_WITHIN. The store is open."""
+        await asyncio.gather(*(one.settle(SETTLE_WITHIN) for one in self._agents.values()))
+        TRACES.sampler = TRACES.observer = None
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def work() -> None:
+            self._queue.close(CLOSE_WITHIN)
+            loop.call_soon_threadsafe(ended.set)
+
+        # Not a thread of the loop, which would wait for it at its end.
+        threading.Thread(target=work, daemon=True, name="last spans").start()
+        await ended.wait()
+
+
+def open_tracing(settings: Settings, store: Store, clean: Clean) -> Tracing | None:
+    """The traces of the settings; None without an endpoint. Raises ConfigurationError."""
+    queue = span_queue(settings, clean)
+    return Tracing(settings, queue, store, clean) if queue else None
+
+
+def traced_agent(agent: ConfiguredAgent) -> TracedAgent:
+    adapter = agent.adapter
+    if adapter.name == REPLAY:
+        path = agent.settings.agent.replay_file or recording.EXAMPLE
+        adapter = registry.load(recording.dialect(str(path)))
+    return TracedAgent(
+        agent.id,
+        agent.settings.agent.name or agent.id,
+        PROVIDERS.get(adapter.name, adapter.name),
+        agent.settings.agent.model,
+        adapter.cache_apart,
+    )
+
+
+def code_of(error: BaseException) -> int:
+    """The JSON-RPC code of an error."""
+    known = ERRORS.get(type(error)) if isinstance(error, BridgeError) else None
+    return (known or INTERNAL_ERROR)[0]
+
+
+async def read_journal(
+    store: Store, task_id: str
+) -> AsyncIterator[tuple[Sequence[Event], datetime]]:
+    """The committed events of a task, each batch with its time. Raises as Store.read() does."""
+    await store.flush()
+    number = 0
+    while piece := await store.read(task_id, number):
+        for batch in piece:
+            yield load_events(batch.events), moment(batch.time)
+        number = piece[-1].number
+        await asyncio.sleep(0)
