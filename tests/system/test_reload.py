@@ -5,74 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 from aiohttp import web
 
-from bridge.auth.authentication import new_token
-from tests import CHECKOUT
 from tests.support.agent import PROGRAM
-from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.client import Client, artifact_text, state, streamed_text
-from tests.support.forked_command import run_forked
+from tests.support.configured import configured, made
 from tests.support.liveness import Liveness
 from tests.support.receivers import Receiver, accept, receiving
 
 TWENTY = 20
-
-
-class Configured:
-    """A server, its CONFIG_FILE, and the secrets of its tokens."""
-
-    def __init__(self, server: BridgeProcess, file: Path, http: aiohttp.ClientSession) -> None:
-        self.server = server
-        self.file = file
-        self.http = http
-
-    def client(self, secret: str) -> Client:
-        return Client(self.http, self.server.url, headers={"Authorization": f"Bearer {secret}"})
-
-    async def reload(self) -> tuple[int, Any]:
-        url = f"{self.server.url}/admin/reload"
-        async with self.http.post(url, headers=self.server.credentials) as answer:
-            return answer.status, await answer.json()
-
-    async def command(self, *arguments: str) -> tuple[int, str, str]:
-        state_folder = self.server.token_file.parent
-        env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.file.parent),
-            "PYTHONPATH": str(CHECKOUT),
-            "BRIDGE_STATE_DIR": str(state_folder),
-        }
-        done = await asyncio.to_thread(run_forked, arguments, cwd=self.file.parent, env=env)
-        return done.returncode, done.stdout, done.stderr
-
-
-def made(name: str, more: str = "") -> tuple[str, str]:
-    """A new secret, and its table."""
-    secret, _, table = new_token(name).partition("\n\n")
-    return secret, f"{table}{more}\n"
-
-
-@asynccontextmanager
-async def configured(workspace: Path, text: str, **env: str) -> AsyncIterator[Configured]:
-    file = workspace.parent / "config.toml"
-    file.write_text(text)
-    settings: Any = {**scripted(workspace), "CONFIG_FILE": str(file), "BRIDGE_AUTH": "auto", **env}
-    timeout = aiohttp.ClientTimeout(total=60)
-    async with (
-        bridge(workspace, **settings) as server,
-        aiohttp.ClientSession(timeout=timeout) as http,
-    ):
-        yield Configured(server, file, http)
 
 
 async def test_tokens_come_and_go_by_the_commands(workspace: Path, live: Liveness) -> None:
