@@ -16,6 +16,7 @@ from typing import Any
 from tests import CHECKOUT
 from tests.support.agent import PROGRAM
 from tests.support.chosen_store import settings_of
+from tests.support.log_lines import faults
 
 STARTS_WITHIN = 60.0  # seconds; one on a quiet machine
 STOPS_WITHIN = 60.0
@@ -99,6 +100,8 @@ class BridgeProcess:
         except TimeoutError:
             self.process.kill()
             raise
+        wrong = list(faults(self._lines))
+        assert not wrong, "\n".join(wrong)
         return code
 
 

@@ -214,6 +214,10 @@ async def test_each_setting_is_applied_at_the_next_request_and_so_is_its_removal
             named = {"tokens": "tokens.anna", "rules": "rules"}.get(setting, setting.upper())
             assert named in changed.changed and named in back.changed, (setting, changed, back)
             assert not changed.needs_restart
+        changed = await server.reload(bridge_max_sessions=3, log_level="ERROR")
+        assert changed.needs_restart == ("BRIDGE_MAX_SESSIONS",)
+        assert changed.changed == ("LOG_LEVEL",)
+        assert server.parts.pool.limit == 8
     assert not wrong, "\n".join(wrong)
 
 
