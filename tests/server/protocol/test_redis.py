@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from bridge.server.agents.redis_port import RedisPort
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State
 from bridge.store.redis_address import parse_redis
-from bridge.transports.redis.names import UPDATE, ItemId
+from bridge.transports.redis.names import CORRELATION, UPDATE, ItemId
 from bridge.transports.redis.replies import ReplyLimits, ReplyStream
 from tests import CHECKOUT
 from tests.support.client import Json, artifact_text
@@ -356,6 +357,56 @@ async def test_a_wrong_request_has_an_error(
         payload = await caller.call(method, params, **parameters)
         assert payload["error"]["data"][0]["reason"] == reason
         assert not await caller.redis.exists("cab:dead")
+
+
+def corpus(count: int) -> Iterator[dict[bytes, bytes]]:
+    """Fields that are damaged, missing, doubled or huge; some of them are requests still."""
+    dice = random.Random(7)
+    good = {
+        b"payload": b'{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{"pageSize":3}}',
+        b"parameters": b'{"A2A-Version":"1.0","Last-Event-ID":"7","traceparent":"00-1-2-03"}',
+    }
+    odd = (b"", b"\0", b"null", b"[" * 3000, b'"\xff"', b"1e999", b"{}" * 900, b'{"id":' * 70)
+    for number in range(count):
+        fields = {b"id": b"r%d" % dice.randrange(count), **good}
+        for _ in range(dice.randrange(1, 4)):
+            name = dice.choice((b"id", b"payload", b"payload", b"parameters", b"other"))
+            value = bytearray(fields.get(name, b"x"))
+            at, size = dice.randrange(len(value) + 1), dice.choice((1, 2, 8, 40))
+            value[at : at + size] = dice.choice((b"", dice.randbytes(size), *odd))
+            fields[name] = bytes(value)
+        if number % 5 == 0:
+            del fields[dice.choice([*fields])]
+        yield fields or {b"none": b""}
+    yield {b"id": b"huge", **good, b"parameters": b'"' + b"x" * 2**17 + b'"'}
+    yield {b"id": b"large", **good, b"payload": b" " * 2**21}
+
+
+async def test_no_entry_stops_the_reader(
+    broker: RedisBroker, workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each one is removed. Whatever has an id has one answer with an end."""
+    async with served(broker, workspace, bridge_max_body_bytes=2**20) as (_, caller):
+        pipeline, ids = caller.redis.pipeline(), set[str]()
+        for fields in corpus(100):
+            pipeline.xadd(caller.requests(), fields)
+            if CORRELATION.fullmatch(given := fields.get(b"id", b"").decode("ascii", "replace")):
+                ids.add(given)
+        await pipeline.execute()
+
+        async def removed() -> bool:
+            return not await caller.redis.xlen(caller.requests())
+
+        await until(removed)
+        for correlation in ids:
+            ((_, payload),) = await everything(caller, correlation)
+            assert not payload or payload["jsonrpc"] == "2.0"
+        keys = [one async for one in caller.redis.scan_iter("cab:*", 1000)]
+        others = {"cab:owner", "cab:dead", caller.requests()}
+        assert {one.decode() for one in keys} - others == {caller.reply(one) for one in ids}
+        assert len(ids) > 30 and await caller.redis.xlen("cab:dead") > 20
+        assert "result" in await caller.call("ListTasks", {})
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
 # --- identity ------------------------------------------------------------------------------------
