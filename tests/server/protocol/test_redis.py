@@ -367,25 +367,57 @@ async def test_a_request_that_is_sent_twice_has_one_answer(
         assert await everything(caller, "r") == first
 
 
-async def test_a_redelivered_cancel_succeeds(broker: RedisBroker, workspace: Path) -> None:
-    async with served(broker, workspace) as (server, caller):
-        task = (await caller.call("SendMessage", {"message": message("ask q What?")}))["result"]
-        named = {"id": task["task"]["id"]}
-        await server.client().cancel(named["id"])
-        client, stream = caller.redis, caller.requests()
+async def abandon(caller: RedisCaller, **fields: str) -> None:
+    """Add a request that a lost server has taken, so that the running one does not see it first."""
+    pipeline, stream = caller.redis.pipeline(), caller.requests()
+    entry = "9999999999999-0"
+    pipeline.xadd(stream, fields, id=entry)
+    pipeline.xreadgroup("cab", "gone", {stream: ">"})
+    options = {"idle": 3_600_000, "retrycount": 1, "justid": True}
+    pipeline.xclaim(stream, "cab", "gone", 0, [entry], **options)
+    await pipeline.execute()
+
+
+async def test_a_redelivered_change_succeeds(broker: RedisBroker, workspace: Path) -> None:
+    """A lost server has canceled the task, or made the push config, and not answered. The running
+    one takes the request after half of BRIDGE_REDIS_CLAIM_MS."""
+    async with served(broker, workspace, bridge_redis_claim_ms=1000) as (_, caller):
+        asked = await caller.call("SendMessage", {"message": message("ask q What?")})
+        named = {"id": asked["result"]["task"]["id"]}
+        hook = {"taskId": named["id"], "url": "http://127.0.0.1:1/hook"}
+        first = await caller.send("CreateTaskPushNotificationConfig", hook, "p")
+        ((_, made),) = await everything(caller, first)
+        assert made["result"]["id"] == "p"
+
+        async def removed() -> bool:
+            return not await caller.redis.xlen(caller.requests())
+
+        await until(removed)
+        await caller.redis.delete(caller.reply(first))
+        await caller.send("CreateTaskPushNotificationConfig", hook, "p")
+        assert await everything(caller, "p") == [("0-3", made)]
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": named["id"]})
+        assert len(listed["result"]["configs"]) == 1
+        assert "result" in await caller.call("CancelTask", named)
         assert (await caller.call("CancelTask", named))["error"]["code"] == -32002
-        pipeline = client.pipeline()  # so that the server does not take it in between
-        pipeline.xadd(stream, request("CancelTask", named, "c"), id="9999999999999-0")
-        pipeline.xreadgroup("cab", "gone", {stream: ">"})
-        options = {"idle": 3_600_000, "retrycount": 1, "justid": True}
-        pipeline.xclaim(stream, "cab", "gone", 0, ["9999999999999-0"], **options)
-        await pipeline.execute()
-    async with broker.client() as client:
-        assert (await client.xpending(stream, "cab"))["pending"] == 1
-    # The next server has an empty store, so the task is unknown to it: only the claim is checked.
-    async with served(broker, workspace) as (_, caller):
+        await abandon(caller, **request("CancelTask", named, "c"))
         ((_, payload),) = await everything(caller, "c")
-        assert payload["error"]["code"] == -32001
+        assert payload["result"]["status"]["state"] == f"{STATES}CANCELED"
+
+
+async def test_an_answer_of_a_lost_task_ends_with_an_error(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    """The answer has later items than the store: that is another one, or was restored."""
+    async with served(broker, workspace) as (_, caller):
+        params = {"message": message("ask q What?")}
+        first = await everything(caller, await caller.send("SendStreamingMessage", params, "w"))
+        task = {**first[0][1]["result"]["task"]}
+        item = {"jsonrpc": "2.0", "id": 1, "result": {"task": task}}
+        await caller.redis.xadd(caller.reply("r"), {"payload": json.dumps(item)}, id="99-1")
+        await caller.send("SendStreamingMessage", params, "r")
+        *_, (entry, last) = await everything(caller, "r")
+        assert entry == "99-3" and last["error"]["data"][0]["reason"] == "DATA_LOSS"
 
 
 # --- entries that are no requests -----------------------------------------------------------------
