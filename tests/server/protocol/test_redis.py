@@ -398,6 +398,11 @@ async def test_a_redelivered_change_succeeds(broker: RedisBroker, workspace: Pat
         assert await everything(caller, "p") == [("0-3", made)]
         listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": named["id"]})
         assert len(listed["result"]["configs"]) == 1
+        await caller.call("DeleteTaskPushNotificationConfig", {"taskId": named["id"], "id": "p"})
+        await caller.send("CreateTaskPushNotificationConfig", hook, "p")  # it is answered
+        await until(removed)
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": named["id"]})
+        assert not listed["result"].get("configs")
         assert "result" in await caller.call("CancelTask", named)
         assert (await caller.call("CancelTask", named))["error"]["code"] == -32002
         await abandon(caller, **request("CancelTask", named, "c"))
