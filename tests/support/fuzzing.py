@@ -38,6 +38,8 @@ from bridge.transports.grpc import messages
 from bridge.transports.grpc.service import methods
 from bridge.transports.grpc.status import status_of
 from bridge.transports.json_body import decode_json
+from bridge.transports.redis import request as redis_request
+from bridge.transports.redis.names import CORRELATION
 from bridge.workspace.paths import Workspaces
 from tests.support.grpc_client import to_bytes
 from tests.support.recordings import RECORDINGS, Play, name_of, rows_of
@@ -180,6 +182,22 @@ def rpc(data: bytes) -> None:
         _decode_params(params)
 
 
+def redis_entry(data: bytes) -> None:
+    """The fields of an entry are refused by name, or are a request. An id is a valid one."""
+    fields = dict(zip((b"id", b"payload", b"parameters"), data.split(b"\0", 2), strict=False))
+    try:
+        content = redis_request.read_fields(fields)
+        body = content.decode(4096)
+        call = redis_request.read_call(body, content.parameters, False)
+        redis_request.check_message(call.operation, call.params)
+    except redis_request.UnusableEntry as problem:
+        assert problem.correlation is None or CORRELATION.fullmatch(problem.correlation)
+    except errors.RequestError as error:
+        orjson.dumps(CODECS[0].encode_error(error))
+    else:
+        orjson.dumps([call.id, call.params, call.seen])
+
+
 def _push(codec: Any) -> Callable[[Any], Any]:
     return lambda params: codec.decode_push(Operation.PUSH_CREATE, params)
 
@@ -303,6 +321,7 @@ TARGETS: dict[str, Target] = {
     "lines": lines,
     "request": request,
     "rpc": rpc,
+    "redis": redis_entry,
     "paths": paths,
     "answers": answers,
     "rules": rules,
@@ -328,6 +347,11 @@ def seeds(name: str) -> list[bytes]:
         "rpc": [
             to_bytes(one, {"message": message, "id": "t", "taskId": "t", "pageSize": 3})
             for one in methods()
+        ],
+        "redis": [
+            b'r\0{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}\0{"A2A-Version":"1.0"}',
+            b'r\0{"jsonrpc":"2.0","method":"message/send","params":{"message":{"messageId":"m"}}}',
+            b'r/s\0[]\0{"Last-Event-ID":"7"}',
         ],
         "paths": [
             b"../inside2",

@@ -1983,6 +1983,18 @@ gRPC differs from the other bindings where protobuf forces it ([transports.md](t
 * Numbers inside metadata and data parts are doubles, and messages nest less deeply than JSON.
 * `tenant` selects the agent. The other bindings select it by path and ignore a tenant.
 * Texts and details of errors are shortened to the metadata that clients accept.
+
+Redis Streams differ where a request may wait for a server, and may be delivered twice
+([transports.md](transports.md#redis-streams)):
+
+* A message needs a `messageId` of at least 16 characters, and one with the id and the content of an
+  earlier message always joins the task of that one, also after its end.
+* A message that exceeds a quota waits. The other bindings refuse it.
+* A client has no connection: nothing ends or counts as a disconnect when it does not read. Streams
+  have no heartbeats.
+* The answer to a request without an id is an end without content; the other bindings send nothing.
+* Requests reach the agent at the root, and another one by `metadata.bridge.agent`: there is no
+  path.
 """
 
 

@@ -30,9 +30,16 @@ PROBE = """
 import sys
 from bridge.server.lifecycle.serve import serve
 from bridge.cli import main
-found = [name for name in sys.modules if name.split('.')[0] in ('grpc', 'google', 'redis')]
+from bridge.server.agents.redis_port import RedisPort
+from bridge.server.settings.root import Settings
+from bridge.server.state_dir import State
+port = RedisPort(Settings(), State(markers='a.'))
+assert not port.is_used and port.problem is None
+libraries = ('grpc', 'google', 'redis', 'cryptography', 'psycopg')
+found = [name for name in sys.modules if name.split('.')[0] in libraries]
 assert not found, found
-print(sorted(name for name in sys.modules if name.startswith('bridge.transports.grpc.')))
+ours = ('bridge.transports.grpc.', 'bridge.transports.redis', 'bridge.push.relay')
+print(sorted(name for name in sys.modules if name.startswith(ours)))
 """
 WITHOUT = """
 import sys
@@ -48,7 +55,7 @@ def port_of(server: BridgeProcess) -> str:
     return found[1]
 
 
-def test_a_server_without_the_port_imports_no_library() -> None:
+def test_a_server_without_grpc_and_redis_imports_no_library() -> None:
     """A start of an interpreter takes up to a second."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE], cwd=CHECKOUT, capture_output=True, text=True, check=False

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 import redis
+from aiohttp import web
 from cryptography.fernet import Fernet
 
 from bridge.auth.principal import digest
@@ -24,31 +25,17 @@ from bridge.errors import ConfigurationError
 from bridge.server.extras import push_worker
 from bridge.server.settings.root import Settings
 from tests import CHECKOUT
-from tests.support.bridge_process import BridgeProcess, environment
+from tests.support.bridge_process import BridgeProcess, environment, scripted
 from tests.support.client import Client, Json, streamed_text
+from tests.support.forked_command import run_forked
 from tests.support.ledger import View, check_reference, check_view
-from tests.support.receivers import Receiver, receiving
+from tests.support.liveness import Liveness
+from tests.support.receivers import Receiver, accept, receiving
 from tests.support.redis_broker import WITHIN, RedisBroker, RedisCaller, message, token
 from tests.support.restart import Place, kill
 
 PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
 TOKEN = "x" * 20
-IDLE = """
-import asyncio, sys
-from bridge.server.settings.load import load
-from bridge.server.agents import redis_port, configured
-from bridge.server.lifecycle.serve import serve
-from bridge.server.settings.root import Settings
-from bridge.server.state_dir import State
-async def main():
-    port = redis_port.RedisPort(Settings(), State(markers='a.'))
-    await port.claim()
-    assert await port.lines() == [] and port.problem is None
-asyncio.run(main())
-names = ('redis', 'cryptography', 'psycopg')
-print(sorted(name for name in sys.modules if name.split('.')[0] in names))
-print(sorted(name for name in sys.modules if name.startswith('bridge.transports.redis')))
-"""
 
 
 def with_redis(place: Place, broker: RedisBroker, **more: str) -> None:
@@ -103,7 +90,7 @@ async def reference(server: BridgeProcess, http: Any, task_id: str) -> list[tupl
     return found
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.soak)])
 async def test_no_request_is_lost_or_served_twice(
     broker: RedisBroker, place: Place, http: aiohttp.ClientSession, kills: int
 ) -> None:
@@ -174,30 +161,58 @@ async def worker(workspace: Path, **env: str) -> AsyncIterator[tuple[Any, str]]:
             await process.wait()
 
 
-async def test_a_worker_sends_the_notifications_of_a_server(
-    broker: RedisBroker, place: Place, http: aiohttp.ClientSession
-) -> None:
-    """With the rights of the page. Takes seconds: starts of programs."""
-    line = PAGE.partition("<!-- acl-worker -->\n```text\n")[2].partition("```")[0]
-    async with broker.client() as admin:
-        await admin.execute_command(*line.replace("PASSWORD", "word").split())
+def with_worker(place: Place, broker: RedisBroker) -> dict[str, str]:
+    """Let the servers of the place relay notifications. Returns the environment of a worker."""
     key = {"BRIDGE_PUSH_KEY": Fernet.generate_key().decode(), "BRIDGE_PUSH_ALLOW_PRIVATE": "true"}
-    with_redis(place, broker, BRIDGE_PUSH_RELAY="redis", **key)
+    with_redis(place, broker, BRIDGE_PUSH_RELAY="redis", BRIDGE_PUSH_LEASE_MS="20000", **key)
     secret = place.workspace.parent / "word"
     secret.write_text("word\n")
     secret.chmod(0o600)
-    url = f"unix://worker@{broker.socket}"
-    env = {"BRIDGE_REDIS_URL": url, "BRIDGE_REDIS_PASSWORD_FILE": str(secret), **key}
-    receiver = Receiver()
-    async with receiving(receiver), place.server() as (server, _):
+    more = {"BRIDGE_REDIS_PASSWORD_FILE": str(secret), "BRIDGE_PUSH_LEASE_MS": "20000"}
+    return {"BRIDGE_REDIS_URL": f"unix://worker@{broker.socket}", **more, **key}
+
+
+@pytest.mark.parametrize("waits", [False, pytest.param(True, marks=pytest.mark.soak)])
+async def test_a_killed_worker_loses_its_job_to_the_next_one(
+    broker: RedisBroker, place: Place, http: aiohttp.ClientSession, waits: bool
+) -> None:
+    """With the rights of the page. The first worker is killed with a job in hand, the second one is
+    stopped with one. Takes seconds: starts of programs; in the soak tier also the lease, which has
+    an end in Redis before."""
+    line = PAGE.partition("<!-- acl-worker -->\n```text\n")[2].partition("```")[0]
+    env = with_worker(place, broker)
+    receiver, inside = Receiver(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        inside.set()
+        await receiver.over.wait()
+        return web.Response()
+
+    receiver.behaviours = [receiver.stall, *[accept] * 3, slow]
+    async with broker.client() as admin, receiving(receiver), place.server() as (server, _):
+        await admin.execute_command(*line.replace("PASSWORD", "word").split())
         alice = Client(http, server.url, "1.0", {"Authorization": f"Bearer {TOKEN}"})
         assert "redis" in server.log and "push notifications" in server.log
-        async with worker(place.workspace, **env) as (process, printed):
-            config = {"taskPushNotificationConfig": {"url": receiver.url, "token": "t"}}
-            params = {"message": message("text hello\ndone"), "configuration": config}
+        config = {"taskPushNotificationConfig": {"url": receiver.url, "token": "t"}}
+        async with worker(place.workspace, **env) as (killed, _):
+            params = {"message": message("text hello\nask q What?"), "configuration": config}
             task = (await alice.call("SendMessage", params))["task"]
-            bodies = [json.loads(one) for one in await receiver.got(3)]
-            assert task["id"] in json.dumps(bodies[0])
+            await receiver.got(1)
+            killed.kill()
+            await killed.wait()
+        if not waits:
+            (row,) = await admin.xpending_range("cab:push", "cab-push", "-", "+", 10)
+            taken = [row["message_id"]]
+            options = {"idle": 3_600_000, "retrycount": 1, "justid": True}
+            await admin.xclaim("cab:push", "cab-push", row["consumer"], 0, taken, **options)
+        async with worker(place.workspace, **env) as (process, printed):
+            async with asyncio.timeout(2 * WITHIN):
+                while len(receiver.requests) < 4:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            bodies = [json.loads(one) for one in receiver.bodies]
+            assert task["id"] in json.dumps(bodies[0]) and bodies[0] == bodies[1]
+            numbers = [int(one.rpartition(":")[2]) for one in receiver.ids]
+            assert numbers == [1, 1, 2, 3] and receiver.ids[0] == receiver.ids[1]
             metrics = printed.rpartition(" ")[2].strip()
 
             async def counted() -> str:
@@ -205,39 +220,64 @@ async def test_a_worker_sends_the_notifications_of_a_server(
                     return await response.text()
 
             async with asyncio.timeout(WITHIN):
-                while f'"delivered"}} {len(receiver.requests)}\n' not in await counted():  # noqa: ASYNC110
+                while '"delivered"} 3\n' not in await counted():  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            process.send_signal(signal.SIGTERM)
+            await alice.call("SendMessage", {"message": message("this", taskId=task["id"])})
             async with asyncio.timeout(WITHIN):
+                await inside.wait()
+                assert "bridge_push_queue 1\n" in await counted()
+                process.send_signal(signal.SIGTERM)
+                receiver.over.set()
                 assert await process.wait() == 0
+        assert (await admin.xpending("cab:push", "cab-push"))["pending"] == 0
 
 
-async def test_the_client_of_the_page_works(broker: RedisBroker, place: Place) -> None:
-    """Over a second: it starts a server and an interpreter. With the rights of the page."""
+def set_redis(place: Place, on: bool) -> None:
+    """Change the table of alice."""
+    file, was = Path(place.env["CONFIG_FILE"]), str(not on).lower()
+    changed = f"redis = {str(on).lower()}"
+    file.write_text(file.read_text().replace(f"redis = {was}", changed))
+
+
+async def test_the_client_of_the_page_works(
+    broker: RedisBroker, place: Place, http: aiohttp.ClientSession, live: Liveness
+) -> None:
+    """Takes seconds: it starts a server and an interpreter. With the rights of the page. A server
+    with another store is refused, and a reload ends the rights of the client."""
     program = PAGE.partition("<!-- redis-python -->\n```python\n")[2].partition("```")[0]
     with_redis(place, broker)
     alice = PAGE.partition("<!-- acl -->\n```text\n")[2].splitlines()[0]
-    async with broker.client() as admin:
+    async with broker.client() as admin, place.server() as (server, _):
         await admin.execute_command(*alice.replace("PASSWORD", "word").split())
-    async with place.server():
         command = [sys.executable, "-c", program, broker.url_of("alice", "word"), "alice"]
         process = await asyncio.create_subprocess_exec(
             *command, "text hi", stdout=asyncio.subprocess.PIPE
         )
+        other = {**scripted(place.workspace), **place.env, "PORT": "0"}
+        other["BRIDGE_STATE_DIR"] = str(place.workspace.parent / "other")
+        home, variables = environment(place.workspace, other)
+        refused = await asyncio.to_thread(run_forked, cwd=home, env=variables)
         async with asyncio.timeout(WITHIN):
             out, _ = await process.communicate()
-    assert process.returncode == 0
-    assert "hi" in out.decode() and "TASK_STATE_COMPLETED" in out.decode()
-
-
-async def test_an_idle_server_imports_nothing_of_redis() -> None:
-    """Takes a second, the imports of another process."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", IDLE), cwd=CHECKOUT, stdout=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(WITHIN):
-        out, _ = await process.communicate()
-    assert out.decode().splitlines() == ["[]", "[]"]
+        assert process.returncode == 0
+        assert "hi" in out.decode() and "TASK_STATE_COMPLETED" in out.decode()
+        assert refused.returncode == 2
+        assert "BRIDGE_REDIS_PREFIX=cab: a server with another store" in refused.stderr
+        caller = RedisCaller(admin)
+        params = {"message": message(f"text a\nwait {live.path} a")}
+        stream = caller.items(await caller.send("SendStreamingMessage", params))
+        await anext(stream)
+        await live.pid("a")
+        set_redis(place, False)
+        url = f"{server.url}/admin/reload"
+        async with http.post(url, headers=server.credentials) as answer:
+            assert (await answer.json())["changed"] == ["tokens.alice"]
+        *_, (_, last) = [one async for one in stream]
+        assert last["error"]["data"][0]["reason"] == "UNAUTHENTICATED"
+        set_redis(place, True)
+        async with http.post(url, headers=server.credentials) as answer:
+            assert answer.status == 200
+        assert (await caller.call("ListTasks", {}))["result"]["totalSize"] == 2
 
 
 @pytest.mark.parametrize(
@@ -254,19 +294,11 @@ async def test_a_worker_without_its_settings_names_them(given: dict[str, str], t
     assert "pass-word" not in str(refused.value)
 
 
-async def test_a_worker_without_redis_has_an_exit_status(workspace: Path) -> None:
-    """Over a second: a start of the program."""
+def test_a_worker_without_redis_has_an_exit_status(workspace: Path) -> None:
     home, variables = environment(workspace, {})
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bridge", "push-worker"),
-        cwd=home,
-        env=variables,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    async with asyncio.timeout(WITHIN):
-        _, err = await process.communicate()
-    assert process.returncode == 2
-    assert err.decode() == "coding-agent-bridge: push-worker requires BRIDGE_REDIS_URL.\n"
+    done = run_forked(["push-worker"], cwd=home, env=variables)
+    assert done.returncode == 2
+    assert done.stderr == "coding-agent-bridge: push-worker requires BRIDGE_REDIS_URL.\n"
 
 
 async def test_the_doctor_knows_the_rights_and_the_durability(broker: RedisBroker) -> None:

@@ -33,7 +33,7 @@ from bridge.push.broker import Broker
 from bridge.task.transitions import TaskState
 from bridge.telemetry.observation import REQUEST, RequestInfo
 from bridge.transports.envelope.request import id_of
-from bridge.transports.json_body import AT_ONCE
+from bridge.transports.json_body import AT_ONCE, LARGE
 from bridge.transports.operation import Caller, Operations, Pending
 from bridge.transports.redis.inbox import RequestEntry, RequestInbox
 from bridge.transports.redis.names import SNAPSHOT, UPDATE, ItemId, RedisKeys
@@ -191,7 +191,8 @@ class _Run:
             if len(content.payload) <= AT_ONCE:
                 body = content.decode(agent.most)
             else:
-                body = await asyncio.to_thread(content.decode, agent.most)
+                loop = asyncio.get_running_loop()
+                body = await loop.run_in_executor(LARGE, content.decode, agent.most)
             self._id = id_of(body)
             return read_call(body, content.parameters, agent.extension_required)
         except (ParseError, InvalidRequest) as error:

@@ -176,7 +176,7 @@ async def test_a_notification_that_is_given_up_is_a_dead_letter(
     async with (
         receiving(receiver, silent),
         sending(broker, tmp_path) as sender,
-        working(broker, at_once=2),
+        working(broker, at_once=2, timeout=0.1),
     ):
         silent.behaviours = [silent.stall]
         sender.happen(await sender.task(receiver, credentials="secret", scheme="Bearer"), 2)
@@ -252,11 +252,11 @@ async def test_the_job_of_a_lost_worker_goes_to_another_one(
 async def test_a_job_that_redis_lost_is_handed_over_again(
     broker: RedisBroker, tmp_path: Path
 ) -> None:
-    """With the same notification id, after three leases: takes two seconds."""
+    """With the same notification id, after three leases: takes half a second."""
     receiver = Receiver()
     async with (
         receiving(receiver),
-        sending(broker, tmp_path) as sender,
+        sending(broker, tmp_path, lease=0.15) as sender,
         broker.client() as client,
     ):
         sender.happen(await sender.task(receiver), 2)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,12 +17,14 @@ import pytest
 import redis
 
 from bridge.errors import ConfigurationError
-from bridge.push.broker import Broker
+from bridge.push.broker import Broker, pause
 from bridge.server.agents.redis_port import RedisPort
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State
 from bridge.store.redis_address import parse_redis
-from bridge.transports.redis.names import UPDATE, ItemId
+from bridge.transports.redis.inbox import RequestInbox
+from bridge.transports.redis.names import CORRELATION, UPDATE, ItemId, RedisKeys
+from bridge.transports.redis.owner import Ownership
 from bridge.transports.redis.replies import ReplyLimits, ReplyStream
 from tests import CHECKOUT
 from tests.support.client import Json, artifact_text
@@ -145,6 +148,92 @@ async def test_a_message_waits_for_its_quota(
         assert states([one for _, one in await everything(caller, first)])[-1] == "COMPLETED"
         ((_, payload),) = await everything(caller, second)
         assert payload["result"]["task"]["status"]["state"] == f"{STATES}COMPLETED"
+
+
+async def test_no_more_requests_than_the_quota_are_read(
+    broker: RedisBroker, workspace: Path, live: Liveness
+) -> None:
+    """The quota of streams. The others stay for another server. A reload may change it."""
+    async with served(broker, workspace, {"alice": token(streams=2)}) as (server, caller):
+
+        async def taken() -> int:
+            return int((await caller.redis.xpending(caller.requests(), "cab"))["pending"])
+
+        async def nothing_is_taken() -> bool:
+            return await taken() == 0
+
+        for name in "ab":
+            text = f"wait {live.path} {name}\ndone"
+            await caller.send("SendStreamingMessage", {"message": message(text)}, name)
+            await live.pid(name)
+        listed = [await caller.send("ListTasks", {}) for _ in range(3)]
+        assert await taken() == 2 and not await caller.redis.exists(*map(caller.reply, listed))
+        await live.release("a")
+        for one in listed:  # in the place of the first stream
+            assert (await everything(caller, one))[0][1]["result"]["totalSize"] == 2
+        await caller.send("SubscribeToTask", {"id": "x"})
+        await server.change(tokens={"alice": token(streams=1)})
+        late = await caller.send("ListTasks", {})
+        await server.change(tokens={"alice": token(streams=2)})
+        assert (await everything(caller, late))[0][1]["result"]["totalSize"] == 2
+        await live.release("b")
+        await until(nothing_is_taken)
+
+
+async def test_the_client_sees_that_an_answer_was_cut(broker: RedisBroker, workspace: Path) -> None:
+    """Redis keeps the newest items, by whole nodes of 100. A gap between the numbers shows the
+    loss; SubscribeToTask has the whole task, and continues with its updates."""
+    limits = {"bridge_redis_reply_items": 10, "bridge_redis_reply_ttl_ms": 60_000}
+    async with served(broker, workspace, **limits) as (server, caller):
+        script = "\n".join(f"text {number},\nstatus {number}" for number in range(200))
+        params = {"message": message(f"{script}\nask q What?")}
+        sent = await caller.send("SendStreamingMessage", params)
+
+        async def has_ended() -> bool:
+            found = await caller.redis.xrevrange(caller.reply(sent), count=1)
+            return bool(found) and b"end" in found[0][1]
+
+        await until(has_ended)
+        assert 0 < await caller.redis.pttl(caller.reply(sent)) <= 60_000
+        kept = await everything(caller, sent)
+        assert 10 <= len(kept) <= 10 + 100
+        oldest, last = (int(kept[at][0].partition("-")[0]) for at in (0, -1))
+        assert oldest > 1  # a client that has item 0 finds this gap
+        task = kept[-2][1]["result"]["statusUpdate"]["taskId"]
+        stream = caller.items(await caller.send("SubscribeToTask", {"id": task}))
+        number, payload = await anext(stream)
+        text = artifact_text(payload["result"]["task"])
+        assert number == f"{last}-1" and text == "".join(f"{one}," for one in range(200))
+        await server.client().cancel(task)
+        assert states([payload async for _, payload in stream])[-1] == "CANCELED"
+
+
+async def test_a_server_shows_that_it_works_on_an_entry(broker: RedisBroker) -> None:
+    """Its entries are not idle, and its answers do not expire; an entry that another server has
+    taken is reported, and not taken back."""
+    async with broker.client() as client:
+        own = Broker(parse_redis(broker.url))
+        keys = RedisKeys("cab")
+        inbox = RequestInbox(own, keys, "alice", "a", 60.0)
+        await inbox.prepare()
+        stream, reply = keys.requests("alice"), keys.reply("alice", "r")
+        for name in "123":
+            await client.xadd(stream, {"id": name})
+        first, second, third = await inbox.take(8)
+        await client.xclaim(stream, "cab", "a", 0, [first.id], idle=50_000, justid=True)
+        await client.xclaim(stream, "cab", "b", 0, [second.id])
+        await inbox.finish(third.id)
+        await client.set(reply, "x")
+        assert await inbox.keep([first.id, second.id, third.id], [reply], 60) == {second.id}
+        rows = await client.xpending_range(stream, "cab", "-", "+", 10)
+        assert [(row["consumer"], row["times_delivered"]) for row in rows] == [(b"a", 1), (b"b", 2)]
+        assert rows[0]["time_since_delivered"] < 40_000
+        assert 0 < await client.ttl(reply) <= 60
+        assert [one.id for one in await inbox.own({first.id})] == []
+        (again,) = await inbox.own(set())
+        assert (again.id, again.deliveries) == (first.id, 2)
+        assert await inbox.abandoned(8) == []  # they have shown life
+        await own.close()
 
 
 async def test_a_notification_has_an_end_alone(broker: RedisBroker, workspace: Path) -> None:
@@ -278,25 +367,62 @@ async def test_a_request_that_is_sent_twice_has_one_answer(
         assert await everything(caller, "r") == first
 
 
-async def test_a_redelivered_cancel_succeeds(broker: RedisBroker, workspace: Path) -> None:
-    async with served(broker, workspace) as (server, caller):
-        task = (await caller.call("SendMessage", {"message": message("ask q What?")}))["result"]
-        named = {"id": task["task"]["id"]}
-        await server.client().cancel(named["id"])
-        client, stream = caller.redis, caller.requests()
+async def abandon(caller: RedisCaller, **fields: str) -> None:
+    """Add a request that a lost server has taken, so that the running one does not see it first."""
+    pipeline, stream = caller.redis.pipeline(), caller.requests()
+    entry = "9999999999999-0"
+    pipeline.xadd(stream, fields, id=entry)
+    pipeline.xreadgroup("cab", "gone", {stream: ">"})
+    options = {"idle": 3_600_000, "retrycount": 1, "justid": True}
+    pipeline.xclaim(stream, "cab", "gone", 0, [entry], **options)
+    await pipeline.execute()
+
+
+async def test_a_redelivered_change_succeeds(broker: RedisBroker, workspace: Path) -> None:
+    """A lost server has canceled the task, or made the push config, and not answered. The running
+    one takes the request after half of BRIDGE_REDIS_CLAIM_MS."""
+    async with served(broker, workspace, bridge_redis_claim_ms=1000) as (_, caller):
+        asked = await caller.call("SendMessage", {"message": message("ask q What?")})
+        named = {"id": asked["result"]["task"]["id"]}
+        hook = {"taskId": named["id"], "url": "http://127.0.0.1:1/hook"}
+        first = await caller.send("CreateTaskPushNotificationConfig", hook, "p")
+        ((_, made),) = await everything(caller, first)
+        assert made["result"]["id"] == "p"
+
+        async def removed() -> bool:
+            return not await caller.redis.xlen(caller.requests())
+
+        await until(removed)
+        await caller.redis.delete(caller.reply(first))
+        await caller.send("CreateTaskPushNotificationConfig", hook, "p")
+        assert await everything(caller, "p") == [("0-3", made)]
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": named["id"]})
+        assert len(listed["result"]["configs"]) == 1
+        await caller.call("DeleteTaskPushNotificationConfig", {"taskId": named["id"], "id": "p"})
+        await caller.send("CreateTaskPushNotificationConfig", hook, "p")  # it is answered
+        await until(removed)
+        listed = await caller.call("ListTaskPushNotificationConfigs", {"taskId": named["id"]})
+        assert not listed["result"].get("configs")
+        assert "result" in await caller.call("CancelTask", named)
         assert (await caller.call("CancelTask", named))["error"]["code"] == -32002
-        pipeline = client.pipeline()  # so that the server does not take it in between
-        pipeline.xadd(stream, request("CancelTask", named, "c"), id="9999999999999-0")
-        pipeline.xreadgroup("cab", "gone", {stream: ">"})
-        options = {"idle": 3_600_000, "retrycount": 1, "justid": True}
-        pipeline.xclaim(stream, "cab", "gone", 0, ["9999999999999-0"], **options)
-        await pipeline.execute()
-    async with broker.client() as client:
-        assert (await client.xpending(stream, "cab"))["pending"] == 1
-    # The next server has an empty store, so the task is unknown to it: only the claim is checked.
-    async with served(broker, workspace) as (_, caller):
+        await abandon(caller, **request("CancelTask", named, "c"))
         ((_, payload),) = await everything(caller, "c")
-        assert payload["error"]["code"] == -32001
+        assert payload["result"]["status"]["state"] == f"{STATES}CANCELED"
+
+
+async def test_an_answer_of_a_lost_task_ends_with_an_error(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    """The answer has later items than the store: that is another one, or was restored."""
+    async with served(broker, workspace) as (_, caller):
+        params = {"message": message("ask q What?")}
+        first = await everything(caller, await caller.send("SendStreamingMessage", params, "w"))
+        task = {**first[0][1]["result"]["task"]}
+        item = {"jsonrpc": "2.0", "id": 1, "result": {"task": task}}
+        await caller.redis.xadd(caller.reply("r"), {"payload": json.dumps(item)}, id="99-1")
+        await caller.send("SendStreamingMessage", params, "r")
+        *_, (entry, last) = await everything(caller, "r")
+        assert entry == "99-3" and last["error"]["data"][0]["reason"] == "DATA_LOSS"
 
 
 # --- entries that are no requests -----------------------------------------------------------------
@@ -358,6 +484,56 @@ async def test_a_wrong_request_has_an_error(
         assert not await caller.redis.exists("cab:dead")
 
 
+def corpus(count: int) -> Iterator[dict[bytes, bytes]]:
+    """Fields that are damaged, missing, doubled or huge; some of them are requests still."""
+    dice = random.Random(7)
+    good = {
+        b"payload": b'{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{"pageSize":3}}',
+        b"parameters": b'{"A2A-Version":"1.0","Last-Event-ID":"7","traceparent":"00-1-2-03"}',
+    }
+    odd = (b"", b"\0", b"null", b"[" * 3000, b'"\xff"', b"1e999", b"{}" * 900, b'{"id":' * 70)
+    for number in range(count):
+        fields = {b"id": b"r%d" % dice.randrange(count), **good}
+        for _ in range(dice.randrange(1, 4)):
+            name = dice.choice((b"id", b"payload", b"payload", b"parameters", b"other"))
+            value = bytearray(fields.get(name, b"x"))
+            at, size = dice.randrange(len(value) + 1), dice.choice((1, 2, 8, 40))
+            value[at : at + size] = dice.choice((b"", dice.randbytes(size), *odd))
+            fields[name] = bytes(value)
+        if number % 5 == 0:
+            del fields[dice.choice([*fields])]
+        yield fields or {b"none": b""}
+    yield {b"id": b"huge", **good, b"parameters": b'"' + b"x" * 2**17 + b'"'}
+    yield {b"id": b"large", **good, b"payload": b" " * 2**21}
+
+
+async def test_no_entry_stops_the_reader(
+    broker: RedisBroker, workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each one is removed. Whatever has an id has one answer with an end."""
+    async with served(broker, workspace, bridge_max_body_bytes=2**20) as (_, caller):
+        pipeline, ids = caller.redis.pipeline(), set[str]()
+        for fields in corpus(100):
+            pipeline.xadd(caller.requests(), fields)
+            if CORRELATION.fullmatch(given := fields.get(b"id", b"").decode("ascii", "replace")):
+                ids.add(given)
+        await pipeline.execute()
+
+        async def removed() -> bool:
+            return not await caller.redis.xlen(caller.requests())
+
+        await until(removed)
+        for correlation in ids:
+            ((_, payload),) = await everything(caller, correlation)
+            assert not payload or payload["jsonrpc"] == "2.0"
+        keys = [one async for one in caller.redis.scan_iter("cab:*", 1000)]
+        others = {"cab:owner", "cab:dead", caller.requests()}
+        assert {one.decode() for one in keys} - others == {caller.reply(one) for one in ids}
+        assert len(ids) > 30 and await caller.redis.xlen("cab:dead") > 20
+        assert "result" in await caller.call("ListTasks", {})
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 # --- identity ------------------------------------------------------------------------------------
 
 PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
@@ -380,12 +556,8 @@ async def test_the_rights_of_the_page_are_enough_and_not_more(
         await admin.acl_setuser("default", enabled=False)
         url = broker.url_of("bridge", "word")
         tokens = {"alice": token(), "bob": token()}
-        relay = {
-            "bridge_push_relay": "redis",
-            "bridge_push_key": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
-        }
         async with (
-            served(broker, workspace, tokens, bridge_redis_url=url, **relay) as (server, _),
+            served(broker, workspace, tokens, bridge_redis_url=url, **RELAY) as (server, _),
             broker.client(username="alice", password="word") as client,
         ):
             caller = RedisCaller(client)
@@ -545,6 +717,51 @@ async def test_an_end_comes_after_all_items_of_the_answer(broker: RedisBroker) -
         await own.close()
 
 
+async def test_a_prefix_has_one_store(broker: RedisBroker) -> None:
+    """Its servers share it, also after a crash. Another store has it after the claim expired."""
+    own = Broker(parse_redis(broker.url))
+    first, second, other = (Ownership(own, "cab:owner", one, 30.0) for one in ("s", "s", "t"))
+    async with broker.client() as client:
+        for one in (first, other, second):
+            await own.once(one.claim)
+        assert (first.is_held, second.is_held, other.is_held) == (True, True, False)
+        assert (second.other, other.other) == (None, "s")
+        assert second.problem is None and "another store" in (other.problem or "")
+        await other.release()
+        assert 0 < await client.pttl("cab:owner") <= 30_000
+        waiting = asyncio.create_task(other.wait())
+        await client.delete("cab:owner")  # as if it had expired
+        await own.once(other.claim)
+        async with asyncio.timeout(WITHIN):
+            await waiting
+        await own.once(first.claim)
+        assert not first.is_held and first.other == "t" and other.problem is None
+        await other.release()
+        assert not await client.exists("cab:owner")
+    await own.close()
+
+
+async def test_a_network_without_protection_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    for url, warns in (
+        ("redis://192.0.2.1", True),
+        ("rediss://192.0.2.1?ssl_cert_reqs=none", True),
+        ("rediss://192.0.2.1", False),
+        ("redis://127.0.0.1", False),
+        ("unix:///run/redis", False),
+    ):
+        caplog.clear()
+        given = {"bridge_redis_url": url, "tokens": {"alice": token()}}
+        port = RedisPort(Settings().updated(given), State(markers="a."))
+        assert ("use rediss://" in caplog.text) is warns, url
+        await port.stop(0)
+
+
+def test_the_pauses_between_attempts_are_random() -> None:
+    for failures, most in ((1, 0.2), (3, 0.8), (50, 10.0)):
+        found = [pause(failures) for _ in range(50)]
+        assert most / 2 <= min(found) < max(found) <= most and len(set(found)) > 10
+
+
 async def test_a_server_of_another_store_is_refused(broker: RedisBroker, workspace: Path) -> None:
     given = {"bridge_redis_url": broker.url, "tokens": {"alice": token()}}
     settings = Settings().updated(given)
@@ -561,6 +778,25 @@ async def test_a_server_of_another_store_is_refused(broker: RedisBroker, workspa
 
 
 # --- faults of Redis ------------------------------------------------------------------------------
+
+RELAY = {
+    "bridge_push_relay": "redis",
+    "bridge_push_key": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
+}
+
+
+async def test_the_health_has_the_problems_of_the_relay(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    tokens = {"alice": replace(token(), redis=False)}
+    async with served(broker, workspace, tokens, **RELAY) as (server, _):
+        assert await problems(server) == []
+        broker.kill()
+
+        async def is_down() -> bool:
+            return any("redis: down since" in one for one in await problems(server))
+
+        await until(is_down)
 
 
 async def test_answers_wait_while_redis_is_full(broker: RedisBroker, workspace: Path) -> None:
