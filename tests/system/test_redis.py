@@ -33,22 +33,6 @@ from tests.support.restart import Place, kill
 
 PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
 TOKEN = "x" * 20
-IDLE = """
-import asyncio, sys
-from bridge.server.settings.load import load
-from bridge.server.agents import redis_port, configured
-from bridge.server import lifecycle
-from bridge.server.settings.root import Settings
-from bridge.server.state_dir import State
-async def main():
-    port = redis_port.RedisPort(Settings(), State(markers='a.'))
-    await port.claim()
-    assert await port.lines() == [] and port.problem is None
-asyncio.run(main())
-names = ('redis', 'cryptography', 'psycopg')
-print(sorted(name for name in sys.modules if name.split('.')[0] in names))
-print(sorted(name for name in sys.modules if name.startswith('bridge.transports.redis')))
-"""
 
 
 def with_redis(place: Place, broker: RedisBroker, **more: str) -> None:
@@ -228,16 +212,6 @@ async def test_the_client_of_the_page_works(broker: RedisBroker, place: Place) -
             out, _ = await process.communicate()
     assert process.returncode == 0
     assert "hi" in out.decode() and "TASK_STATE_COMPLETED" in out.decode()
-
-
-async def test_an_idle_server_imports_nothing_of_redis() -> None:
-    """Takes a second, the imports of another process."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", IDLE), cwd=CHECKOUT, stdout=asyncio.subprocess.PIPE
-    )
-    async with asyncio.timeout(WITHIN):
-        out, _ = await process.communicate()
-    assert out.decode().splitlines() == ["[]", "[]"]
 
 
 @pytest.mark.parametrize(
