@@ -691,7 +691,7 @@ TESTED_ELSEWHERE = {
     "tests/system/test_mcp_stdio.py": ("needs the program", "cli/mcp: finder"),
     "tests/system/test_stdio.py": (
         "needs the program",
-        "cli: stdio; server/operate: parent_pipes parent_process; transports/envelope: stdio",
+        "cli: stdio; server/operate: parent_pipes parent_process",
     ),
     "tests/system/test_stdio_proxy.py": (
         "needs the program",
