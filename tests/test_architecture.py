@@ -591,7 +591,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/protocol/test_websocket.py": (
         "needs connections",
-        "transports/envelope: connection websocket",
+        "transports/envelope: answers connection websocket",
     ),
     "tests/server/limits/test_costs.py": ("needs a whole server", "telemetry: gc_tuning"),
     "tests/server/protocol/test_blocking.py": ("needs a connection", "transports: blocking"),
@@ -691,7 +691,11 @@ TESTED_ELSEWHERE = {
     "tests/system/test_mcp_stdio.py": ("needs the program", "cli/mcp: finder"),
     "tests/system/test_stdio.py": (
         "needs the program",
-        "cli: stdio; server/operate: parent_process; transports/envelope: stdio",
+        "cli: stdio; server/operate: parent_pipes parent_process",
+    ),
+    "tests/system/test_stdio_proxy.py": (
+        "needs the program",
+        "cli: stdio_proxy; transports/envelope: forwarding",
     ),
     "tests/system/test_state_folder.py": (
         "needs the program",

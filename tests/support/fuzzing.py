@@ -41,6 +41,7 @@ from bridge.transports.json_body import decode_json
 from bridge.transports.redis import request as redis_request
 from bridge.transports.redis.names import CORRELATION
 from bridge.workspace.paths import Workspaces
+from tests.support.fuzzed_connections import framing, websocket
 from tests.support.grpc_client import to_bytes
 from tests.support.recordings import RECORDINGS, Play, name_of, rows_of
 
@@ -327,6 +328,8 @@ TARGETS: dict[str, Target] = {
     "rules": rules,
     "events": events,
     "redactor": redactor,
+    "framing": framing,
+    "websocket": websocket,
     **{name: adapter(path) for name, path in RECORDED.items()},
     **{f"adapter-{name}": silent(name) for name in registry.names() if name != "replay"},
 }
@@ -365,6 +368,19 @@ def seeds(name: str) -> list[bytes]:
         "answers": [b"yes", b"no, use pytest", b"Red, Dark blue", b"allow_always"],
         "rules": [b'{"command":"git log; rm x"}', b'{"command":["bash","-lc","git log"]}'],
         "events": [b"\0\1" + (b"\0\x7f" + b"12345\r\n8" * 16) * 4, b"\0\0\0\5a\r\nb"],
+        "framing": [
+            b"\x07" + b'{"id":1}\r\n\n' + b"x" * 91 + b'\n{"id":2}',
+            b'\x03Content-Length: 8\r\n\r\n{"id":1}Content-Length: 2\r\nOther: x\r\n\r\n{}',
+            b"\x31content-length: 900\r\n\r\n" + b"x" * 900 + b"{}\r\n",
+        ],
+        "websocket": [
+            b't{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{}}\nphi\nt[]\nx\x03\xe8',
+            b'f{"jsonrpc":"2.0","id":"a","method":"SubscribeToTask",\nc"params":{"id":"t"}}\nbx',
+            b't{"jsonrpc":"2.0","id":2,"cancelStream":true}\nt{"jsonrpc":"2.0","method":"GetTask"}',
+            b't{"jsonrpc":"2.0","id":3,"method":"SendMessage","params":{"message":{"parts":[]}},'
+            b'"a2a-service-parameters":{"A2A-Version":"0.3","traceparent":"00-"}}',
+            b"t" + b"x" * 5000,
+        ],
         "redactor": [b"\0\3sesa\0\3me-7\0\0007", b"\0\10sesame-77"],
     }.get(name, [b'{"type":"text","text":"x"}\n{"id":1,"result":{}}', b"\0\1a\nb\r\n\0"])
 

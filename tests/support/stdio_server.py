@@ -61,13 +61,19 @@ class Child:
 
 @asynccontextmanager
 async def child(
-    workspace: Path, *arguments: str, headers: bool = False, stderr: int | None = None, **env: str
+    workspace: Path,
+    *arguments: str,
+    headers: bool = False,
+    stderr: int | None = None,
+    cwd: Path | None = None,
+    **env: str,
 ) -> AsyncIterator[Child]:
+    """A server, or a proxy; `env` as for bridge_process.bridge."""
     home, variables = settings(workspace, **env)
     process = await asyncio.create_subprocess_exec(
         *SERVE,
         *arguments,
-        cwd=home,
+        cwd=cwd or home,
         env=variables,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -83,6 +89,20 @@ async def child(
 
 
 def settings(workspace: Path, **env: str) -> tuple[Path, dict[str, str]]:
-    chosen = {**scripted(workspace), "PYTHONUNBUFFERED": "1", **env}
+    chosen = {**scripted(workspace), "PYTHONUNBUFFERED": "1"}
     del chosen["BRIDGE_STATE_DIR"]
-    return environment(workspace, chosen)
+    return environment(workspace, {**chosen, **env})
+
+
+def request(number: int, method: str, params: Json | None = None) -> Json:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params or {}}
+
+
+def streamed(number: int, text: str) -> Json:
+    message = {"messageId": str(number), "role": "ROLE_USER", "parts": [{"text": text}]}
+    return request(number, "SendStreamingMessage", {"message": message})
+
+
+def artifact(frames: list[Json]) -> str:
+    updates = [one["result"].get("artifactUpdate") for one in frames if "result" in one]
+    return "".join(part["text"] for one in updates if one for part in one["artifact"]["parts"])

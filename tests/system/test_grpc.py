@@ -26,21 +26,6 @@ from tests.support.rest import message
 from tests.support.restart import Place, kill
 
 WITHIN = 45.0  # seconds
-PROBE = """
-import sys
-from bridge.server.lifecycle.serve import serve
-from bridge.cli import main
-from bridge.server.agents.redis_port import RedisPort
-from bridge.server.settings.root import Settings
-from bridge.server.state_dir import State
-port = RedisPort(Settings(), State(markers='a.'))
-assert not port.is_used and port.problem is None
-libraries = ('grpc', 'google', 'redis', 'cryptography', 'psycopg')
-found = [name for name in sys.modules if name.split('.')[0] in libraries]
-assert not found, found
-ours = ('bridge.transports.grpc.', 'bridge.transports.redis', 'bridge.push.relay')
-print(sorted(name for name in sys.modules if name.startswith(ours)))
-"""
 WITHOUT = """
 import sys
 sys.modules['grpc'] = None
@@ -53,15 +38,6 @@ def port_of(server: BridgeProcess) -> str:
     found = re.search(r"^  grpc +(\S+)$", server.log, re.MULTILINE)
     assert found, server.log
     return found[1]
-
-
-def test_a_server_without_grpc_and_redis_imports_no_library() -> None:
-    """A start of an interpreter takes up to a second."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE], cwd=CHECKOUT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip() == str(["bridge.transports.grpc.request"])
 
 
 def test_a_missing_library_ends_the_start(tmp_path: Path) -> None:

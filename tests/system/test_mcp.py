@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 
 import aiohttp
@@ -177,28 +176,6 @@ async def test_a_secret_of_another_server_opens_no_state(
                 "delegate", PERMIT, requestState=asked["requestState"]
             )
         assert caught.value.code == -32602
-
-
-PROBE = """
-import sys
-from bridge.server.lifecycle.serve import serve
-from bridge.cli import main
-found = [name for name in sys.modules if name.split('.')[0] in ('mcp', 'mcp_types', 'starlette')]
-assert not found, found
-print(sorted(name for name in sys.modules if name.startswith('bridge.transports.mcp.')))
-"""
-
-
-async def test_a_server_at_rest_has_imported_no_library() -> None:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROBE, cwd=CHECKOUT, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-    assert process.returncode == 0
-    named = [
-        f"bridge.transports.mcp.{name}" for name in ("asgi", "delegates", "endpoint", "sessions")
-    ]
-    assert output.decode().strip() == str(named)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,11 +16,10 @@ import pytest
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.liveness import Liveness
-from tests.support.stdio_server import SERVE, child, settings
+from tests.support.stdio_server import SERVE, artifact, child, request, settings, streamed
 
 WITHIN = 30.0  # seconds
 NODE = CHECKOUT / ".venvs/node/bin/node"
-Json = dict[str, Any]
 
 PARENT = """
 import os, subprocess, sys
@@ -51,20 +49,6 @@ createInterface({input: child.stdout}).on('line', line => {
 });
 child.on('exit', code => process.exit(code));
 """
-
-
-def request(number: int, method: str, params: Json | None = None) -> Json:
-    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params or {}}
-
-
-def streamed(number: int, text: str) -> Json:
-    message = {"messageId": str(number), "role": "ROLE_USER", "parts": [{"text": text}]}
-    return request(number, "SendStreamingMessage", {"message": message})
-
-
-def artifact(frames: list[Json]) -> str:
-    updates = [one["result"].get("artifactUpdate") for one in frames if "result" in one]
-    return "".join(part["text"] for one in updates if one for part in one["artifact"]["parts"])
 
 
 @each("headers", [False, True])

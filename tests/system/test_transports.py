@@ -1,14 +1,19 @@
-"""The clients of docs/transports.md against a real server."""
+"""The clients of docs/transports.md against a real server, and the libraries that a server without
+the other transports does not import."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
+
+import aiohttp
 
 from tests import CHECKOUT
 from tests.support import programs
 from tests.support.bridge_process import bridge, scripted
+from tests.support.client import Client
 
 PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
 WITHIN = 60.0
@@ -18,6 +23,32 @@ def block(name: str, language: str) -> str:
     found = PAGE.partition(f"<!-- {name} -->\n```{language}\n")[2].partition("```")[0]
     assert found
     return found
+
+
+OPTIONAL = {
+    *("google", "grpc", "redis", "prometheus_client", "opentelemetry", "mcp", "mcp_types"),
+    *("starlette", "psycopg", "cryptography", "joserfc"),
+}
+LIGHT = {
+    *("bridge.transports.grpc", "bridge.transports.grpc.request", "bridge.transports.mcp"),
+    *(f"bridge.transports.mcp.{name}" for name in ("asgi", "delegates", "endpoint", "sessions")),
+}
+"""The modules of optional transports that need no library. Each server has them."""
+
+
+async def test_an_idle_server_imports_no_optional_library(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    """Python reports all imports, also late ones. A start of a server takes up to a second."""
+    async with bridge(workspace, **scripted(workspace), PYTHONPROFILEIMPORTTIME="1") as server:
+        await Client(http, server.url).send("text hi")
+        await server.stop()
+        found = set(re.findall(r"^import time: .*\| +(\S+)$", server.log, re.MULTILINE))
+    assert {"aiohttp", "bridge.server.lifecycle"} <= found
+    assert not {name for name in found if name.partition(".")[0] in OPTIONAL}
+    folders = ("bridge.transports.grpc", "bridge.transports.mcp", "bridge.transports.redis")
+    assert {name for name in found if name.startswith(folders)} == LIGHT
+    assert "bridge.transports.envelope.websocket" not in found
 
 
 async def output(*command: str) -> str:

@@ -74,6 +74,7 @@ class ForwardedStream:
         self._task_id: str | None = None
         self._last: int | None = None
         self._over = False
+        self._subscribed = False
 
     async def open(self) -> None:
         """Wait for the first item. Raises RequestError."""
@@ -86,7 +87,9 @@ class ForwardedStream:
         try:
             while batch:
                 yield batch
-                batch = await self._following()
+                # Unlike the stream of a send, a subscription continues after a question.
+                ended = self._over and self._subscribed
+                batch = None if ended else await self._following()
         finally:
             await self._close()
 
@@ -137,17 +140,17 @@ class ForwardedStream:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": self._task_id}}
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + RESUMES_WITHIN, PAUSES[0]
+        log.warning("a stream waits for its server: %s", lost)
         while loop.time() < until:
             await self._close()
             headers = {**_headers(self._asked), "Last-Event-ID": str(self._last)}
-            self._answer = self._post(body, headers)
+            self._answer, self._subscribed = self._post(body, headers), True
             try:
                 batch = await self._next()
                 if batch or self._over:
                     return batch
             except errors.Unavailable as error:
                 lost = error
-            log.info("a stream waits for its server", extra={"error": str(lost)})
             await asyncio.sleep(pause)
             pause = min(2 * pause, PAUSES[1])
         raise lost
