@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,13 +17,12 @@ from tests import CHECKOUT
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import BridgeProcess
 from tests.support.client import Json
+from tests.support.debian import CERTIFICATES, LONGEST, debootstrap
 from tests.support.reverse_proxies import tool
 
 UID = 12345
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
-CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")  # those of this machine, for pip
 NAME, BASE = "localhost/coding-agent-bridge", "localhost/base"
-LONGEST = 900  # seconds for each command
 
 
 class Image:
@@ -33,11 +31,10 @@ class Image:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._buildah = Path(tool("buildah", "usr/bin/buildah")).resolve()
-        self._debootstrap = Path(tool("debootstrap", "usr/sbin/debootstrap")).resolve()
         self.root = folder / "root"
 
     def build(self) -> None:
-        self._debootstrap_base()
+        debootstrap(self._folder / "base")
         self._run(["from", "--name", "base", "scratch"])
         self._run(["add", "-q", "base", str(self._folder / "base"), "/"])
         self._run(["config", "--env", f"PIP_CERT={CERTIFICATES}", "base"])
@@ -57,18 +54,6 @@ class Image:
         """The configuration in the format of Docker."""
         found: Json = json.loads(self._run(["inspect", "--type", "image", NAME]))["Docker"]
         return found
-
-    def _debootstrap_base(self) -> None:
-        scripts = self._debootstrap.parents[1] / "share/debootstrap"
-        line = [
-            *("unshare", "--mount", "--propagation", "private"),
-            *("env", f"DEBOOTSTRAP_DIR={scripts}", str(self._debootstrap), "--variant=minbase"),
-            *("--include=ca-certificates", "bookworm", str(self._folder / "base")),
-            "http://deb.debian.org/debian",
-        ]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=LONGEST, check=False)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-        shutil.copy(CERTIFICATES, self._folder / f"base{CERTIFICATES}")
 
     def _line(self) -> list[str]:
         return [

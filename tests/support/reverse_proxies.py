@@ -26,6 +26,7 @@ from tests.support import programs
 
 TOOLS = CHECKOUT / ".venvs/tools"
 WITHIN = 30.0  # seconds for a start and a stop
+NONE: Mapping[str, str] = {}
 
 
 def tool(name: str, path: str) -> str:
@@ -133,8 +134,11 @@ class ReverseProxy:
             self._process = None
 
 
-def nginx(folder: Path, http: int, grpc: int) -> ReverseProxy:
-    """nginx on a free port, in front of these ports."""
+def nginx(
+    folder: Path, http: str, grpc: int, changes: Mapping[str, str] = NONE, user: str = "root"
+) -> ReverseProxy:
+    """nginx on a free port, in front of the server at `http` and its port for gRPC. `changes` of
+    the configuration are for a test; `user` is that of its workers, if this one is root."""
     program, port = tool("nginx", "usr/sbin/nginx"), free_port()
     cert, key = certificate(folder)
     shipped = (CHECKOUT / "deploy/nginx/bridge.conf").read_text()
@@ -146,25 +150,28 @@ def nginx(folder: Path, http: int, grpc: int) -> ReverseProxy:
             "server_name bridge.example.org": "server_name localhost",
             "/etc/ssl/certs/bridge.pem": str(cert),
             "/etc/ssl/private/bridge.key": str(key),
-            "127.0.0.1:41242": f"127.0.0.1:{http}",
+            "127.0.0.1:41242": http,
             "127.0.0.1:41243": f"127.0.0.1:{grpc}",
+            **changes,
         },
     )
     places = "".join(
         f"{kind}_temp_path {folder}/{kind};\n"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    user = "user root;\n" if os.geteuid() == 0 else ""  # else it cannot write to this folder
+    who = f"user {user};\n" if os.geteuid() == 0 else ""  # else it cannot write to this folder
     (folder / "nginx.conf").write_text(
-        f"{user}daemon off; pid {folder}/pid; error_log stderr;\nevents {{ }}\n"
+        f"{who}daemon off; pid {folder}/pid; error_log stderr;\nevents {{ }}\n"
         f"http {{\naccess_log off;\n{places}{included}\n}}\n"
     )
     line = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
     return ReverseProxy(folder, port, [*line, "-t"], line, signal.SIGTERM)
 
 
-def caddy(folder: Path, http: int, grpc: int) -> ReverseProxy:
-    """Caddy on a free port, in front of these ports."""
+def caddy(
+    folder: Path, http: str, grpc: int, changes: Mapping[str, str] = NONE, user: str = "root"
+) -> ReverseProxy:
+    """The same with Caddy, which has one user."""
     program, port = tool("caddy", "usr/bin/caddy"), free_port()
     cert, key = certificate(folder)
     shipped = (CHECKOUT / "deploy/caddy/Caddyfile").read_text()
@@ -172,8 +179,9 @@ def caddy(folder: Path, http: int, grpc: int) -> ReverseProxy:
         shipped,
         {
             "\nbridge.example.org {\n": f"\nhttps://localhost:{port} {{\n\ttls {cert} {key}\n",
-            "127.0.0.1:41242": f"127.0.0.1:{http}",
+            "127.0.0.1:41242": http,
             "127.0.0.1:41243": f"127.0.0.1:{grpc}",
+            **changes,
         },
     )
     options = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"
@@ -183,7 +191,7 @@ def caddy(folder: Path, http: int, grpc: int) -> ReverseProxy:
     return ReverseProxy(folder, port, check, run, signal.SIGKILL)  # else it waits for all streams
 
 
-PROXIES: dict[str, Callable[[Path, int, int], ReverseProxy]] = {"nginx": nginx, "caddy": caddy}
+PROXIES: dict[str, Callable[..., ReverseProxy]] = {"nginx": nginx, "caddy": caddy}
 
 
 @contextmanager

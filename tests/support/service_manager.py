@@ -161,25 +161,28 @@ class Unit:
         return ["unshare", "--mount", "sh", "-ec", STRICT, "sh", *writable, "--", *line]
 
 
-def nginx(command: str) -> None:
-    running = Path("/run/nginx.pid").exists()
+def nginx() -> None:
+    pid = Path("/run/nginx.pid")
+    running = pid.exists() and pid.read_text().strip()  # `nginx -t` makes an empty file
     subprocess.run(["nginx", *(["-s", "reload"] if running else [])], check=True, timeout=WITHIN)
 
 
 def main(command: str, names: list[str]) -> int:
     if command not in ("start", "stop", "restart", "reload", "reload-or-restart"):
-        return subprocess.run(["/usr/bin/systemctl", command, *names], check=False).returncode
+        line = ["/usr/bin/systemctl", command, *names]
+        env = {**os.environ, "SYSTEMD_OFFLINE": "1"}
+        return subprocess.run(line, env=env, check=False).returncode
     for name in names:
         if name == "nginx":
-            nginx(command)
+            nginx()
             continue
         unit = Unit(name)
         if command in ("stop", "restart"):
             unit.stop()
+        if command in ("start", "restart"):
+            unit.start()
         if command in ("reload", "reload-or-restart"):
             unit.reload()
-        else:
-            unit.start() if command != "stop" else None
     return 0
 
 

@@ -1,113 +1,127 @@
-"""The image: built from nothing, and run as containers run it."""
+"""The image of deploy/Containerfile in a new Debian: built and run by the commands of
+docs/deploy.md."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import stat
+import json
+import re
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import aiohttp
-import psutil
 import pytest
 
-from tests.support.bridge_process import BridgeProcess
-from tests.support.client import Client, artifact_text, state, task_id
-from tests.support.image import UID, Image, storage
-from tests.support.reverse_proxies import free_port
+from tests.support.debian import CERTIFICATES, Machine, checkout, debootstrap, machine
+from tests.support.deploy_page import block_with
 from tests.support.sandboxed import needs_root
 
-AGENT = {
-    "AGENT_ADAPTER": "jsonl",
-    "AGENT_BINARY": "/usr/bin/python3",
-    "AGENT_ARGS": "-I -S /mnt/agent.py",
-    "BRIDGE_DRAIN_MS": "0",
-}
+pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(1800)]
+BASE = "docker.io/library/debian:12-slim"
+WITHIN = 60.0  # seconds
+# There are no control groups, no bridges of networks, and no users for a container of its own.
+CONTAINERS = '[containers]\ncgroups = "disabled"\nnetns = "host"\n'
+BUILD, RUN = block_with("buildah bud"), block_with("podman run")
+SHELL = "generic --env AGENT_BINARY=/bin/sh --env \"AGENT_ARGS=-c '{prompt}' sh\""
+START, HEALTH, TOKEN = re.findall(r"(?:.*\\\n)*.*\n", RUN)
+AS_ANOTHER = START.replace("podman run", "podman run --user 12345:0").replace("claude-code", SHELL)
 
 
 @pytest.fixture(scope="module")
-def image() -> Iterator[Image]:
-    """In a folder that another user can reach, so that TMPDIR must be such a folder, too."""
+def host() -> Iterator[Machine]:
+    """A machine with the image, which takes minutes. TMPDIR names the folder."""
     folder = Path(tempfile.mkdtemp(prefix="image-"))
-    folder.chmod(0o755)
-    with storage(folder) as made:
-        made.build()
-        yield made
+    try:
+        root = folder / "root"
+        debootstrap(root)
+        checkout(root)
+        pack = ["tar", "-C", str(root), "--exclude=./root", "-cf", str(root / "root/base.tar"), "."]
+        subprocess.run(pack, check=True, timeout=WITHIN)
+        with machine(root) as made:
+            made.run("apt-get -qq update", online=True)
+            install, build = BUILD.splitlines()
+            made.follow(f"{install}\n")
+            made.write("/etc/containers/containers.conf", CONTAINERS)
+            change = f"--change ENV=PIP_CERT={CERTIFICATES}"
+            made.run(f"podman import --quiet {change} /root/base.tar {BASE}")
+            made.follow(f"{build}\n", before="export BUILDAH_ISOLATION=chroot\n")
+            yield made
+    finally:
+        subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=WITHIN)
 
 
-@pytest.fixture
-def volumes(reachable: Path) -> Path:
-    """As a platform provides them: of root, and writable for its group."""
-    for name in ("state", "home", "workspace"):
-        (reachable / name).mkdir()
-        os.chown(reachable / name, 1000, 0)
-        (reachable / name).chmod(0o770)
-    return reachable
+def started(host: Machine) -> None:
+    """A new container, as soon as it is healthy."""
+    host.run(AS_ANOTHER)
+    host.until(HEALTH, "podman logs bridge 2>&1")
 
 
-def first_process(server: BridgeProcess) -> psutil.Process:
-    """The server: bubblewrap is its parent, outside of the container."""
-    (inner,) = psutil.Process(server.process.pid).children()
-    return inner
+def cab(host: Machine, *words: str) -> str:
+    quoted = " ".join(f"'{word}'" for word in words)
+    return host.run(f"podman exec bridge cab {quoted}")
 
 
-@pytest.mark.soak
-@needs_root
-@pytest.mark.timeout(1800)
-async def test_the_image_serves_as_any_user(
-    image: Image, volumes: Path, http: aiohttp.ClientSession
-) -> None:
-    """The build takes minutes. The root is read-only, and the user is another one than that of the
-    image. A stop during a turn, the next container, and the same conversation."""
-    port = free_port()
-    async with image.running(volumes, port, **AGENT) as server:
-        assert "made a token for clients" in server.log
-        token = volumes / "state/bridge/token"
-        assert (token.stat().st_uid, stat.S_IMODE(token.stat().st_mode)) == (UID, 0o600)
-        secret = token.read_text().strip()
-        assert secret not in server.log
-        client = Client(http, f"http://127.0.0.1:{port}", headers=server.credentials)
-        async with http.get(f"{client.url}/tasks") as answer:
-            assert answer.status == 401
-        done = await client.send("pid\ncwd")
-        assert state(done) == "completed", done
-        assert "/workspace" in artifact_text(done)
-        first = first_process(server)
-        assert first.uids().real == UID
-        assert [one.status() for one in first.children()].count(psutil.STATUS_ZOMBIE) == 0
-        stopped = await client.send_now("text one\npause 100", contextId=done["contextId"])
-        async with client.subscribe(task_id(stopped)) as items:
-            async for item in items:
-                if "one" in str(item):
-                    break
-        first.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(60):
-            assert await server.process.wait() == 0
-    async with image.running(volumes, port, **AGENT) as server:
-        assert "made a token for clients" not in server.log
-        client = Client(http, f"http://127.0.0.1:{port}", headers=server.credentials)
-        assert server.credentials == {"Authorization": f"Bearer {secret}"}
-        found = await client.get(task_id(stopped))
-        assert state(found) == "failed", found
-        again = await client.send("text here again", contextId=done["contextId"])
-        assert (state(again), artifact_text(again)) == ("completed", "here again")
+def sent(host: Machine, text: str, *flags: str) -> tuple[str, str, str]:
+    """The ids of the task and of its context, and the output of a client in the container."""
+    shown = cab(host, "send", "--cwd", "/workspace", *flags, text)
+    (task,), (context,) = re.findall(r"Task: (\S+)", shown), re.findall(r"Context: (\S+)", shown)
+    return task, context, shown
 
 
-@pytest.mark.soak
-@needs_root
-@pytest.mark.timeout(1800)
-async def test_the_image_has_no_secret_and_no_cli(image: Image) -> None:
-    config = image.configuration()["config"]
-    assert (config["User"], config["Healthcheck"]["Test"]) == (
-        "1000:0",
-        ["CMD", "coding-agent-bridge", "health"],
+def test_the_image_serves_as_any_user(host: Machine) -> None:
+    """The root is read-only, and the user is another one than that of the image. A stop during a
+    turn, the next container, and the same conversation."""
+    assert not host.succeeds(HEALTH)  # there is no container
+    started(host)
+    log = host.run("podman logs bridge 2>&1")
+    assert "made a token for clients" in log
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert "server.ready" in [line["event"] for line in lines]  # all of it is JSON
+    secret = host.run(TOKEN).strip()
+    assert re.fullmatch(r"[\w-]{43}", secret) and secret not in log
+    assert host.run("podman exec bridge stat -c '%u %a' /state/bridge/token") == "12345 600\n"
+    assert "12345" in host.run("podman exec bridge stat -c %u /proc/1")
+    assert not host.succeeds("podman exec bridge touch /x")
+    assert "CapBnd:\t0000000000000000" in host.run("podman exec bridge cat /proc/1/status")
+    task, context, shown = sent(host, "for i in 1 2 3; do (sleep 0.1 &) done; sleep 1; pwd")
+    assert "/workspace" in shown and "State: completed" in shown
+    states = "podman exec bridge sh -c 'cat /proc/[0-9]*/stat'"
+    assert not re.findall(r"^\d+ \(.*\) Z", host.run(states), re.MULTILINE)
+    begun = "echo one > begun; sleep 100"
+    host.run(
+        f"podman exec --detach bridge cab send --cwd /workspace --context-id {context} '{begun}'"
     )
-    assert not any("TOKEN=" in one or "KEY=" in one for one in config["Env"])
-    for name in ("claude", "codex", "node", "npm"):
-        assert not list(image.root.glob(f"usr/*bin/{name}"))
-    for name in ("git", "rg", "ssh", "bwrap", "git-lfs"):
-        assert (image.root / "usr/bin" / name).exists(), name
-    assert not list(image.root.glob("state/*"))
+    host.until("podman exec bridge test -s /workspace/begun", "podman exec bridge cab task list")
+    before = time.monotonic()
+    host.run("podman stop bridge")
+    assert time.monotonic() - before < 50  # it is not killed after 60 s
+    assert host.run("podman inspect --format '{{.State.ExitCode}}' bridge") == "0\n"
+    assert not host.succeeds(HEALTH)
+    host.run("podman rm bridge")
+    started(host)
+    assert "made a token for clients" not in host.run("podman logs bridge 2>&1")
+    assert host.run(TOKEN).strip() == secret
+    listed = json.loads(cab(host, "task", "list", "-o", "json"))
+    states_of = {one["id"]: one["status"]["state"] for one in listed["tasks"]}
+    assert states_of.pop(task) == "TASK_STATE_COMPLETED"
+    assert list(states_of.values()) == ["TASK_STATE_FAILED"]
+    _, same, shown = sent(host, "echo here again", "--context-id", context)
+    assert same == context and "here again" in shown and "State: completed" in shown
+    host.run("podman rm --force bridge")
+
+
+def test_the_image_has_no_secret_and_no_cli(host: Machine) -> None:
+    config = json.loads(host.run("podman inspect coding-agent-bridge:0.1.0"))[0]
+    assert config["User"] == "1000:0"
+    assert config["Healthcheck"]["Test"] == ["CMD", "coding-agent-bridge", "health"]
+    env = config["Config"]["Env"]
+    assert "LOG_FORMAT=json" in env
+    assert not any("TOKEN=" in one or "KEY=" in one for one in env)
+    inside = "podman run --rm --entrypoint sh coding-agent-bridge:0.1.0 -c"
+    names = "claude codex node npm git rg ssh bwrap git-lfs"
+    found = host.run(f"{inside} 'for one in {names}; do command -v $one; done; true'")
+    assert found.split() == [f"/usr/bin/{one}" for one in names.split()[4:]]
+    assert host.run(f"{inside} 'ls -A /state'") == ""
+    extras = "aiohttp, grpc, joserfc, mcp, opentelemetry.sdk, prometheus_client, psycopg, redis"
+    host.run(f"{inside} '/opt/coding-agent-bridge/bin/python -c \"import {extras}\"'")

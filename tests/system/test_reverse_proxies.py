@@ -19,10 +19,11 @@ import pytest
 from yarl import URL
 
 from tests.support.bridge_process import bridge, scripted
-from tests.support.client import Client, artifact_text, state, streamed_text, task_id
+from tests.support.client import Client, Json, artifact_text, state, streamed_text, task_id
 from tests.support.grpc_client import connected
 from tests.support.liveness import Liveness
 from tests.support.reverse_proxies import PROXIES, ReverseProxy, free_port, running
+from tests.support.sandboxed import needs_root
 
 TOKEN = "a-token-for-the-tests-of-proxies"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -41,8 +42,9 @@ async def proxy(request: pytest.FixtureRequest, workspace: Path) -> AsyncIterato
         "PORT": str(free_port()),
         "PUBLIC_URL": "https://localhost",
         "BRIDGE_GRPC_PORT": str(port),
+        "BRIDGE_WEBSOCKET": "true",
     }
-    made = PROXIES[request.param](folder, int(env["PORT"]), port)
+    made = PROXIES[request.param](folder, f"127.0.0.1:{env['PORT']}", port)
     async with bridge(workspace, **env):
         with running(made):
             yield made
@@ -58,7 +60,7 @@ async def client_of(proxy: ReverseProxy) -> AsyncIterator[Client]:
 
 @pytest.mark.parametrize("name", PROXIES)
 def test_the_proxy_accepts_its_configuration(name: str, tmp_path: Path) -> None:
-    made = PROXIES[name](tmp_path, 41242, 41243)
+    made = PROXIES[name](tmp_path, "127.0.0.1:41242", 41243)
     done = subprocess.run(
         made.check,
         cwd=tmp_path,
@@ -148,17 +150,34 @@ async def _the_sizes_of_bodies_agree(proxy: ReverseProxy) -> None:
     assert await asyncio.to_thread(ask, 40 * 2**20) == 413
 
 
-async def _grpc_passes(proxy: ReverseProxy) -> None:
+async def _over_grpc(proxy: ReverseProxy, method: str, params: Json) -> list[Json]:
     credentials = grpc.ssl_channel_credentials(proxy.root)
     address = f"localhost:{proxy.port}"
-    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "text hello"}]}
     async with connected(address, credentials, authorization=f"Bearer {TOKEN}") as client:
-        async with asyncio.timeout(60):
-            items = [
-                one async for one in client.items("SendStreamingMessage", {"message": message})
-            ]
-    assert streamed_text(items) == "hello"
-    assert state(items[-1]) == "completed"
+        return [one async for one in client.items(method, params)]
+
+
+async def _over_websocket(through: Client, method: str, params: Json) -> list[Json]:
+    url = f"ws{through.url.removeprefix('http')}/a2a/ws"
+    headers = {**BEARER, "A2A-Version": "1.0"}
+    items = []
+    async with through.session.ws_connect(url, headers=headers) as socket:
+        await socket.send_json({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        async for frame in socket:
+            answer = frame.json()
+            if "streamEnd" in answer:
+                return items
+            items.append(answer["result"])
+    raise AssertionError(f"the connection ended before the stream, with {socket.close_code}")
+
+
+async def _grpc_and_websocket_pass(proxy: ReverseProxy, through: Client) -> None:
+    message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "text hello"}]}
+    async with asyncio.timeout(60):
+        calls = ("SendStreamingMessage", {"message": message})
+        for items in (await _over_grpc(proxy, *calls), await _over_websocket(through, *calls)):
+            assert streamed_text(items) == "hello"
+            assert state(items[-1]) == "completed"
 
 
 async def test_a_server_behind_a_proxy(proxy: ReverseProxy, live: Liveness) -> None:
@@ -166,7 +185,76 @@ async def test_a_server_behind_a_proxy(proxy: ReverseProxy, live: Liveness) -> N
     async with client_of(proxy) as through:
         await _the_gates_of_the_server_hold(proxy, through)
         await _the_sizes_of_bodies_agree(proxy)
-        await _grpc_passes(proxy)
+        await _grpc_and_websocket_pass(proxy, through)
         if "nginx" in proxy.check[0]:  # the admin interface of Caddy is off in tests
             await _a_stream_outlives_a_reload(proxy, through, live)
         await _items_pass_at_once_and_a_stream_resumes(proxy, through, live)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", PROXIES)
+async def test_silent_streams_outlive_the_timeouts_of_a_proxy(
+    name: str, workspace: Path, live: Liveness
+) -> None:
+    """Ten minutes of silence at a seventh of the timeouts and of the pings; those of gRPC are a
+    constant of 30 s, so that it takes 45 s."""
+    port, web, folder = free_port(), free_port(), workspace.parent / "proxy"
+    folder.mkdir()
+    changes = {"read_timeout 60s": "read_timeout 8s", "read_timeout 300s": "read_timeout 40s"}
+    http = f"127.0.0.1:{web}"
+    made = PROXIES[name](folder, http, port, changes if name == "nginx" else {})
+    env = {
+        **scripted(workspace),
+        **{"BRIDGE_AUTH": "token", "BRIDGE_TOKEN": TOKEN, "PORT": str(web)},
+        **{"PUBLIC_URL": "https://localhost", "BRIDGE_GRPC_PORT": str(port)},
+        **{"BRIDGE_WEBSOCKET": "true", "BRIDGE_WEBSOCKET_PING_MS": "2700"},
+    }
+    async with bridge(workspace, **env):
+        with running(made):
+            async with client_of(made) as through, asyncio.timeout(120):
+                sent = await through.send_now(f"wait {live.path} name\ntext end")
+                await live.pid("name")
+                follow = ("SubscribeToTask", {"id": task_id(sent)})
+                others = [
+                    asyncio.create_task(_over_grpc(made, *follow)),
+                    asyncio.create_task(_over_websocket(through, *follow)),
+                ]
+                async with through.subscribe(task_id(sent)) as items:
+                    first = await anext(items)
+                    await asyncio.wait(others, timeout=45)  # the silence
+                    assert not any(one.done() for one in others)
+                    await live.release("name")
+                    found = [[first, *[one async for one in items]]]
+                found += await asyncio.gather(*others)
+    for items_of_one in found:
+        assert streamed_text(items_of_one) == "end"
+        assert state(items_of_one[-1]) == "completed"
+
+
+@pytest.mark.soak
+@needs_root
+@pytest.mark.parametrize(("name", "user"), [("nginx", "daemon root"), ("caddy", "root")])
+async def test_a_proxy_reaches_a_server_without_a_port(
+    name: str, user: str, workspace: Path, reachable: Path
+) -> None:
+    """nginx is a member of the group of the socket. Caddy has the user of the server, which needs
+    no token itself. Clients of both do. A start of a server takes a second."""
+    folder, place = workspace.parent / "proxy", reachable / "run"
+    folder.mkdir()
+    place.mkdir(mode=0o750)
+    path = place / "socket"
+    prefix = "unix:" if name == "nginx" else "unix/"
+    made = PROXIES[name](folder, f"{prefix}{path}", 1, user=user)
+    env = {
+        **scripted(workspace),
+        **{"BRIDGE_AUTH": "token", "BRIDGE_TOKEN": TOKEN, "PORT": "none"},
+        **{"BRIDGE_UNIX_SOCKET": str(path), "BRIDGE_UNIX_GROUP": "root"},
+        "PUBLIC_URL": "https://localhost",
+    }
+    async with bridge(workspace, **env):
+        assert path.stat().st_mode & 0o777 == 0o660
+        with running(made):
+            async with client_of(made) as through:
+                assert artifact_text(await through.send("text hello")) == "hello"
+                async with through.session.get(f"{made.url}/tasks") as answer:
+                    assert answer.status == 401
