@@ -261,7 +261,10 @@ def _make_app(
         },
     )
     backups = Backups(
-        state, settings.audit_file, lambda: writable_places(fleet.agents, fleet.sandboxes)
+        state,
+        settings.audit_file,
+        lambda: writable_places(fleet.agents, fleet.sandboxes),
+        pages.metrics.backed_up,
     )
     Administration(state.store, fleet.managers, state.audit, backups).attach(app)
     return app, monitor, pages, watchdog
