@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,13 @@ SCOPES: dict[str, tuple[str, ...]] = {
 
 
 @asynccontextmanager
-async def server(folder: Path, **settings: Any) -> AsyncIterator[Server]:
+async def server(
+    folder: Path, quotas: Mapping[str, int] | None = None, **settings: Any
+) -> AsyncIterator[Server]:
+    """`quotas`: of each principal, other than the default."""
+    given: Mapping[str, Any] = quotas or {}
     tokens = {
-        name: Token(hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name])  # type: ignore[arg-type]
+        name: Token(hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name], **given)  # type: ignore[arg-type]
         for name in TOKENS
     }
     async with serving(folder, tokens=tokens, **settings) as one:
