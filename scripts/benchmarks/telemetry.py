@@ -56,12 +56,12 @@ class Amount:
 QUICK = Amount(rounds=2, seconds=0.2, texts=2_000, tasks=1)
 
 
-def variants() -> dict[str, dict[str, str]]:
+def variants(environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """The settings of all servers. There is one with traces if OTEL_EXPORTER_OTLP_ENDPOINT names a
     collector; it gets all variables OTEL_*."""
     found = {name: {**_OFF, **settings} for name, settings in VARIANTS.items()}
-    if any(os.environ.get(name) for name in ENDPOINTS):
-        given = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
+    if any(environment.get(name) for name in ENDPOINTS):
+        given = {name: value for name, value in environment.items() if name.startswith("OTEL_")}
         found["traces"] = {**_OFF, **given}
     return found
 
@@ -175,7 +175,7 @@ def measure_all(folder: Path, store: str, amount: Amount) -> dict[str, Any]:
     with ExitStack() as stack:
         servers = {
             name: stack.enter_context(Target(store, agent, folder, store).serving(**settings))
-            for name, settings in variants().items()
+            for name, settings in variants(os.environ).items()
         }
         for server in servers.values():
             warm_up(server)

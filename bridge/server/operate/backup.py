@@ -83,13 +83,13 @@ class BackupDone:
 @dataclass(slots=True)
 class Backups:
     """The backups of a running server. `audit`: the path of its audit log. `writable`: the paths
-    that agents may write, each with the setting that names it; no backup goes there. `completed`
-    gets the time of each complete backup, in seconds since 1970."""
+    that agents may write, each with the setting that names it; no backup goes there. `done` gets
+    the time of each complete backup, in seconds since 1970."""
 
     state: State
     audit: Path | None
     writable: Callable[[], Mapping[str, str]] = dict
-    completed: Callable[[float], None] = lambda when: None
+    done: Callable[[float], None] = lambda when: None
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -131,7 +131,7 @@ class Backups:
                 done = await loop.run_in_executor(thread, work)
             finally:
                 await loop.run_in_executor(thread, draft.discard)
-        self.completed(time.time())
+        self.done(time.time())
         facts = {"folder": done.folder, "bytes": done.bytes, "seconds": round(done.seconds, 3)}
         log.info("backup done", extra={"event": "backup.done", **facts})
         return done

@@ -15,15 +15,20 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from bridge import __version__
+from bridge.auth.principal import OPERATOR, Principal
 from bridge.cli.health import health
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.node import NodeAgents
+from bridge.server.operate.health import HealthCheck
+from bridge.server.operate.health import health as health_page
 from bridge.server.operate.readiness import AgentFaults, Readiness, ReadyParts
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.session.pool import SessionPool
 from bridge.store.memory import MemoryStore
 from bridge.telemetry.watchdog import Watchdog
+from bridge.transports.operation import PRINCIPAL
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, state
 from tests.support.command_line import agent
@@ -324,3 +329,37 @@ async def test_a_server_that_drains_says_so_to_open_connections(
             assert (await response.json())["reasons"] == ["draining"]
         await live.release("x")
         assert await one.ended() == 0
+
+
+# --- /health -------------------------------------------------------------------------------------
+
+
+class Faulty:
+    problem: str | None = "the audit log cannot be written to /secret/place"
+
+
+async def of_health(check: HealthCheck, principal: Principal | None) -> tuple[int, dict[str, Any]]:
+    """The answer of /health to this client."""
+
+    async def handle(request: web.Request) -> web.Response:
+        if principal:
+            request[PRINCIPAL] = principal
+        return await health_page({}, [check], lambda: {"sessions": {"working": 1}}, request)
+
+    app = web.Application()
+    app.router.add_get("/health", handle)
+    async with TestServer(app) as server, aiohttp.ClientSession() as http:
+        async with http.get(server.make_url("/health")) as response:
+            return response.status, await response.json()
+
+
+async def test_problems_are_told_to_known_clients_alone() -> None:
+    """The answer is 200 in any case: a restart would cure nothing."""
+    faulty, about = Faulty(), {"version": __version__}
+    assert await of_health(faulty, None) == (200, {"status": "degraded", **about})
+    known = {"agents": {}, "sessions": {"working": 1}, **about}
+    problems = {"status": "degraded", "problems": [faulty.problem]}
+    assert await of_health(faulty, OPERATOR) == (200, {**problems, **known})
+    faulty.problem = None
+    assert await of_health(faulty, None) == (200, {"status": "ok", **about})
+    assert await of_health(faulty, OPERATOR) == (200, {"status": "ok", **known})
