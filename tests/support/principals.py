@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ SCOPES: dict[str, tuple[Scope, ...]] = {
 
 
 @asynccontextmanager
-async def server(folder: Path, **settings: Any) -> AsyncIterator[Server]:
-    over_redis = "bridge_redis_url" in settings
+async def server(
+    folder: Path, quotas: Mapping[str, int] | None = None, **settings: Any
+) -> AsyncIterator[Server]:
+    """`quotas`: of each principal, other than the default."""
+    given: Mapping[str, Any] = {**(quotas or {}), "redis": "bridge_redis_url" in settings}
     tokens = {
-        name: Token(
-            hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name], redis=over_redis
-        )
+        name: Token(hash=f"sha256:{digest(TOKENS[name]).hex()}", scopes=SCOPES[name], **given)
         for name in TOKENS
     }
     async with serving(folder, tokens=tokens, **settings) as one:

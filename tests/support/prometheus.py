@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -75,9 +75,11 @@ class Page:
         return self.samples.get(key[0], {}).get(key[1], 0.0)
 
 
-async def page_of(http: aiohttp.ClientSession, url: str) -> Page:
-    """The metrics of the server at this address."""
-    async with http.get(f"{url}/metrics") as response:
+async def page_of(
+    http: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None
+) -> Page:
+    """The metrics of the server at this address. `headers`: with credentials."""
+    async with http.get(f"{url}/metrics", headers=headers) as response:
         assert response.status == 200
         assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert response.headers["Cache-Control"] == "no-store"

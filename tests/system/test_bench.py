@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from scripts.benchmarks import __main__ as bench
-from scripts.benchmarks import measures, nodes, processes, report, servers
+from scripts.benchmarks import measures, nodes, processes, report, servers, telemetry
 from scripts.benchmarks.client import Loop, Stream, TooSlow
 from scripts.benchmarks.measures import Faulty, Sizes
 from scripts.benchmarks.transcript import Faults, Refused, Transcript, faults
@@ -276,3 +276,29 @@ def test_several_servers_are_measured(capsys: pytest.CaptureFixture[str]) -> Non
     assert bench.main(["--server", "postgres", "--nodes", "2", "--quick", "--only", only]) == 0
     shown = capsys.readouterr().out
     assert "remote.p50" in shown and "pace.20x50.cpu" in shown
+
+
+def test_the_cost_of_telemetry_is_the_ratio_of_each_round() -> None:
+    rounds = [{"nothing": base, "metrics": base * more} for base, more in COSTS]
+    text = telemetry.text({"store": "memory", "costs": {"calls": rounds}})
+    assert text.splitlines()[-1] == "| a GetTask | 200 us | **+2.0 %** (+1.0 to +3.0) |"
+
+
+COSTS = ((100.0, 1.01), (200.0, 1.02), (900.0, 1.03), (200.0, 1.0), (50.0, 1.5))
+
+
+def test_traces_are_measured_if_there_is_a_collector() -> None:
+    """It is the only server with the variables of OpenTelemetry."""
+    assert "traces" not in telemetry.variants({"OTEL_SERVICE_NAME": "x", "PATH": "/"})
+    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1]:1", "OTEL_SERVICE_NAME": "x"}
+    found = telemetry.variants({**given, "PATH": "/"})
+    assert found.pop("traces") == {**found[telemetry.BASE], **given}
+    assert not any(name.startswith("OTEL_") for one in found.values() for name in one)
+
+
+@pytest.mark.soak
+def test_the_cost_of_telemetry_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Takes half a minute, for six servers."""
+    assert bench.main(["--telemetry", "--server", "memory", "--quick"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("\n| a") == len(telemetry.WORK) and "| metrics |" in shown

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Literal
 
 TASK_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)
-TOOL_BUCKETS = TASK_BUCKETS[:-1]
+TOOL_BUCKETS = (1.0, 5.0, 60.0, 300.0)
 FIRST_BUCKETS = (1.0, 5.0, 15.0, 60.0)
 REQUEST_BUCKETS = (0.005, 0.05, 0.5, 2.5, 10.0)
 

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from bridge.auth.token_bucket import LINES_A_BURST
 from bridge.task.approval_policy import Rule
-from bridge.telemetry.metrics.catalog import CATALOG
+from bridge.telemetry.metrics.catalog import CATALOG, REFUSALS
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, RpcError, state, task_id
 from tests.support.liveness import Liveness, listening
@@ -160,9 +160,11 @@ async def does_not_read(at: Place) -> None:
 CUT = series("bridge_slow_readers_cut_total", binding="http")
 
 
-def request(body: bytes) -> bytes:
-    head = "POST /a2a/jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    return f"{head}A2A-Version: 1.0\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+def request(body: bytes, **more: str) -> bytes:
+    names = {"Host": "localhost", "Content-Type": "application/json", "A2A-Version": "1.0", **more}
+    head = "".join(f"{name}: {value}\r\n" for name, value in names.items())
+    first = f"POST /a2a/jsonrpc HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n"
+    return first.encode() + body
 
 
 async def sends(at: Place, connection: socket.socket, data: bytes) -> None:
@@ -325,3 +327,101 @@ async def test_a_scenario_increases_its_counters(place: Place, scenario: Scenari
     assert {key: found.get(key) for key in expected} == expected
     others = {k: v for k, v in found.items() if v and k[0] in COUNTED}
     assert others == {k: v for k, v in expected.items() if k[0] in COUNTED}
+
+
+# --- servers of their own -------------------------------------------------------------------------
+
+
+async def test_a_question_that_nobody_answers_counts_as_timeout(workspace: Path) -> None:
+    names = {"kind": "permission", "answered_by": "timeout"}
+    async with serving(workspace, bridge_question_timeout_ms=50) as one, listening() as live:
+        at = Place(one, live, workspace)
+        await at.page()  # the observers begin
+        await one.client().send("permit q May I?")
+        page = await at.until(lambda page: page[series(WAITS, **names)] == 1)
+    assert page[series("bridge_question_wait_seconds_sum", **names)] >= 0.05
+
+
+async def test_sessions_count_by_their_state_and_start(workspace: Path, tmp_path: Path) -> None:
+    """Two slots, one warm session, and a task that waits."""
+    async with (
+        serving(workspace, bridge_warm_sessions=1, bridge_max_sessions=2) as one,
+        listening() as live,
+    ):
+        at, client = Place(one, live, tmp_path), one.client()
+        await at.until(lambda page: page[sessions("warm")] == 1)
+        await client.send_now(f"wait {live.path} warm")
+        await live.pid("warm")
+        await client.send_now(f"wait {live.path} cold")
+        await live.pid("cold")
+        await client.send_now("text hi")
+        page = await at.until(lambda page: page[degraded("saturated")] == 1)
+        assert page[series("bridge_tasks_open", state="submitted")] >= 1
+        assert page[series("bridge_ready")] == 1
+        assert page[sessions("working")] == page[series("bridge_session_slots")] == 2
+        began = [page[series(STARTED, start=one)] for one in ("warm", "cold")]
+        assert began[0] >= 1 and sum(began) == 2  # a new warm one may begin in time
+        await live.release("warm")
+        await live.release("cold")
+        page = await at.until(lambda page: page[sessions("working")] == 0)
+        assert page[sessions("idle")] >= 1
+        assert page[degraded("saturated")] == 0
+
+
+STARTED = "bridge_session_starts_total"
+
+
+def sessions(name: str) -> Series:
+    return series("bridge_sessions", state=name)
+
+
+def degraded(problem: str) -> Series:
+    return series("bridge_degraded", problem=problem)
+
+
+async def test_a_task_has_its_time_in_the_queue_and_to_the_first_event(workspace: Path) -> None:
+    """With an adapter that begins each task with its prompt."""
+    cat = {"agent_adapter": "generic", "agent_binary": "/bin/cat", "agent_args": ()}
+    async with serving(workspace, **cat) as one:
+        await page_of(one.http, one.url)  # the observers begin
+        assert state(await one.client().send("hi")) == "completed"
+        page = await page_of(one.http, one.url)
+    queue = prometheus.series("bridge_task_queue_seconds_count", agent="generic")
+    first = prometheus.series("bridge_first_event_seconds_count", agent="generic", start="cold")
+    assert (page[queue], page[first]) == (1, 1)
+
+
+async def test_refusals_count_by_their_reason(tmp_path: Path) -> None:
+    quotas = {"tasks": 1}
+    settings: dict[str, Any] = {"bridge_max_connections": 3, "bridge_max_connections_per_second": 0}
+    async with (
+        with_principals(tmp_path, quotas=quotas, **settings) as one,
+        listening() as live,
+    ):
+        boss = Place(one, live, tmp_path)
+        await page_of(one.http, one.url, headers("boss"))
+        with pytest.raises(RpcError):
+            await As(one, "reader").send("text hi")
+        task = await As(one, "owner").send_now(f"wait {live.path} x")
+        await live.pid("x")
+        with pytest.raises(RpcError):
+            await As(one, "owner").send_now("text hi")
+        params = {"id": task_id(task)}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": params}
+        follow = request(json.dumps(body).encode(), **headers("owner"))
+        held: list[socket.socket] = []
+        answers = []
+        for _ in range(4):  # streams; one more than there may be
+            held.append(socket.socket())
+            await sends(boss, held[-1], follow)
+            async with asyncio.timeout(WITHIN):
+                answers.append(await asyncio.get_running_loop().sock_recv(held[-1], 100))
+        assert b" 503 " in answers[-1]
+        for connection in held:
+            connection.close()
+        await one.managers[0].close(drain=0)
+        with pytest.raises(RpcError):
+            await As(one, "other").send("text hi")
+        page = await page_of(one.http, one.url, headers("boss"))
+    found = {dict(labels)["reason"]: value for labels, value in page.samples[REFUSED].items()}
+    assert found == {reason: reason not in ("slow", "malformed") for reason in REFUSALS}

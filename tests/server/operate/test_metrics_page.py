@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,11 @@ import pytest
 from bridge.errors import ConfigurationError
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
-from bridge.telemetry.metrics.catalog import CATALOG
+from bridge.telemetry.metrics.catalog import CATALOG, RELOADS
 from tests import CHECKOUT
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import bridge, scripted
-from tests.support.client import task_id
+from tests.support.client import Client, task_id
 from tests.support.liveness import listening
 from tests.support.principals import As, headers, server
 from tests.support.prometheus import Page, page_of, promtool
@@ -117,6 +119,8 @@ async def test_a_page_of_two_agents_has_each_metric(workspace: Path) -> None:
         if name in read or name.startswith("process_")
     )
     assert series == READ_BY_TWO_AGENTS
+    text = " ".join((CHECKOUT / "docs/metrics.md").read_text("utf-8").split())
+    assert f"A server with two agents has {page.series} series at its start;" in text
     sessions = {dict(labels)["agent"] for labels in page.samples["bridge_sessions"]}
     assert sessions == {"a", "b"}
 
@@ -141,16 +145,11 @@ async def test_failed_authentications_count_by_scheme_and_cause(tmp_path: Path) 
 async def test_other_parts_report_their_facts(workspace: Path) -> None:
     async with serving(workspace) as one:
         assert one.pages
-        metrics = one.pages.metrics
-        metrics.reloaded(True)
-        metrics.reloaded(False)
-        metrics.backed_up(12.0)
-        metrics.spans_dropped += 3
+        one.pages.metrics.spans_dropped += 3
+        one.managers[0].sessions.leftovers += 2
         page = await page_of(one.http, one.url)
-    assert page.value("bridge_reloads_total", outcome="ok") == 1
-    assert page.value("bridge_reloads_total", outcome="failed") == 1
-    assert page.value("bridge_backup_timestamp_seconds") == 12
     assert page.value("bridge_spans_dropped_total") == 3
+    assert page.value("bridge_leftover_processes_total", agent="jsonl") == 2
 
 
 # --- /health -------------------------------------------------------------------------------------
@@ -234,21 +233,43 @@ def test_nothing_is_imported_or_observed_before_its_use(
     assert done.stdout.splitlines() == [before, after], done.stderr
 
 
-async def test_a_real_server_reports_its_disk_store_and_commits(
-    workspace: Path, http: aiohttp.ClientSession
+async def test_a_real_server_reports_its_disk_store_reloads_and_backups(
+    workspace: Path, http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
     """A start of a server takes a second."""
-    env: dict[str, Any] = {**scripted(workspace), "BRIDGE_METRICS": "on"}
+    config = tmp_path / "bridge.toml"
+    config.write_text("")
+    settings = {"BRIDGE_METRICS": "on", "CONFIG_FILE": str(config)}
+    settings["BRIDGE_STATE_DIR"] = str(tmp_path / "state")
+    env: dict[str, Any] = {**scripted(workspace), **settings}
     async with bridge(workspace, **env) as one:
-        async with http.get(f"{one.url}/ready") as response:
-            assert response.status == 200
-        async with http.get(f"{one.url}/metrics") as response:
-            page = Page(await response.text())
+        before = await page_of(http, one.url)
+        await Client(http, one.url).send("text hi\ndone")
+        one.process.send_signal(signal.SIGHUP)
+        await one.logged("the configuration was reloaded")
+        config.write_text("this is no TOML")
+        one.process.send_signal(signal.SIGHUP)
+        await one.logged("the configuration was not reloaded")
+        target = {"folder": str(tmp_path / "backup")}
+        async with http.post(f"{one.url}/admin/backup", json=target) as response:
+            assert response.status == 200, await response.text()
+        page = await page_of(http, one.url)
     assert page.value("bridge_state_free_bytes") > 0
     assert page.value("bridge_store_bytes") > 0
+    assert page.value("bridge_journal_backlog_bytes") == 0
+    assert page.value("bridge_journal_commit_seconds_count") >= 2
+    assert 0 < page.value("bridge_journal_commit_seconds_sum") < 60
     ((labels, _),) = page.samples["bridge_build_info"].items()
     assert int(dict(labels)["schema"]) >= 1
     assert page.value("process_start_time_seconds") > 0
+    reloads = {outcome: page.value("bridge_reloads_total", outcome=outcome) for outcome in RELOADS}
+    assert reloads == {"ok": 1, "failed": 1}
+    loaded = "bridge_config_loaded_timestamp_seconds"
+    assert before.value(loaded) < page.value(loaded) < page.value(BACKED_UP) <= time.time()
+    assert before.value(BACKED_UP) == 0
+
+
+BACKED_UP = "bridge_backup_timestamp_seconds"
 
 
 def test_metrics_that_are_on_need_the_library(workspace: Path) -> None:

@@ -12,15 +12,23 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from bridge import __version__
+from bridge.auth.principal import OPERATOR, Principal
+from bridge.cli.health import health
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.node import NodeAgents
+from bridge.server.operate.health import HealthCheck
+from bridge.server.operate.health import health as health_page
 from bridge.server.operate.readiness import AgentFaults, Readiness, ReadyParts
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.session.pool import SessionPool
 from bridge.store.memory import MemoryStore
 from bridge.telemetry.watchdog import Watchdog
+from bridge.transports.operation import PRINCIPAL
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, state
 from tests.support.command_line import agent
@@ -79,23 +87,101 @@ def begun(made: ReadyParts) -> Readiness:
     return readiness
 
 
-async def test_a_server_that_starts_or_stops_is_not_ready() -> None:
-    async with parts() as made:
-        readiness = Readiness(made)
-        assert readiness.reasons() == ["starting"]
-        readiness.phase = "serving"
-        assert (readiness.reasons(), readiness.ready) == ([], True)
-        readiness.phase = "draining"
-        assert (readiness.reasons(), readiness.ready) == (["draining"], False)
+async def start(readiness: Readiness, made: ReadyParts) -> None:
+    readiness.phase = "starting"
 
 
-async def test_a_fenced_server_is_not_ready() -> None:
+async def drain(readiness: Readiness, made: ReadyParts) -> None:
+    readiness.phase = "draining"
+
+
+async def fence(readiness: Readiness, made: ReadyParts) -> None:
+    made.node.state = "doubt"
+    assert readiness.ready
+    made.node.state = "fenced"
+
+
+async def fail_to_write(readiness: Readiness, made: ReadyParts) -> None:
+    assert isinstance(made.store, MemoryStore)
+    made.store.problem = "the disk fails"
+
+
+async def remove_the_folder(readiness: Readiness, made: ReadyParts) -> None:
+    assert made.folder
+    made.folder.rmdir()
+
+
+async def fill_the_disk(readiness: Readiness, made: ReadyParts) -> None:
+    """Up to the limit, which is moved instead."""
+    free = readiness.free_bytes()
+    assert free is not None and free > 0
+    readiness._parts = replace(made, free=free + 2**40)
+
+
+async def remove_the_agent(readiness: Readiness, made: ReadyParts) -> None:
+    assert made.folder
+    program = made.folder.with_name("agent")
+    assert readiness.ready
+    program.unlink()
+
+
+FAULTS_BY_REASON = {
+    "starting": start,
+    "draining": drain,
+    "fenced": fence,
+    "journal": fail_to_write,
+    "state_folder": remove_the_folder,
+    "disk": fill_the_disk,
+    "agents": remove_the_agent,
+}
+
+
+@asynccontextmanager
+async def answering(readiness: Readiness) -> AsyncIterator[Server]:
+    """A server with nothing but /ready."""
+    app = web.Application()
+    app.router.add_get("/ready", readiness.answer)
+    async with TestServer(app) as server, aiohttp.ClientSession() as http:
+        yield Server(http, str(server.make_url("")).rstrip("/"), [])
+
+
+async def command(one: Server, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit status and the output of `coding-agent-bridge health --ready`."""
+    settings = Settings().updated({"port": int(one.url.rpartition(":")[2])})
+    status = await asyncio.to_thread(health, settings, ready=True)
+    return status, capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("reason", FAULTS_BY_REASON)
+async def test_each_reason_is_in_the_answer_and_fails_the_command(
+    workspace: Path, tmp_path: Path, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, program = tmp_path / "state", Path(agent(tmp_path))
+    folder.mkdir()
+    faults = AgentFaults([configured(workspace, agent_binary=str(program), agent_args=())], {}, {})
+    async with parts(folder, faults=faults) as made:
+        readiness = begun(made)
+        async with answering(readiness) as one:
+            assert (await ready(one), await command(one, capsys)) == ((200, []), (0, "ready"))
+            await FAULTS_BY_REASON[reason](readiness, made)
+            assert await ready(one) == (503, [reason])
+            assert await command(one, capsys) == (1, f"not_ready {reason}")
+
+
+async def test_an_event_loop_that_stood_still_until_now_is_a_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command asks from a thread of its own, while the loop stands still for longer than the
+    watchdog of this test allows."""
     async with parts() as made:
         readiness = begun(made)
-        made.node.state = "doubt"
-        assert readiness.ready
-        made.node.state = "fenced"
-        assert readiness.reasons() == ["fenced"]
+        async with answering(readiness) as one:
+            asking = asyncio.create_task(command(one, capsys))
+            await asyncio.sleep(0)
+            time.sleep(0.8)  # noqa: ASYNC251  # the fault that is tested
+            assert made.watchdog.lag >= 0.5
+            assert await asking == (1, "not_ready event_loop")
+            await until(lambda: readiness.ready)
 
 
 async def test_an_own_store_that_cannot_be_written_is_a_reason_and_a_shared_one_is_none() -> None:
@@ -106,37 +192,12 @@ async def test_an_own_store_that_cannot_be_written_is_a_reason_and_a_shared_one_
         assert begun(replace(made, shared=True)).reasons() == []
 
 
-async def test_a_folder_that_is_gone_is_a_reason(tmp_path: Path) -> None:
-    folder = tmp_path / "state"
-    folder.mkdir()
-    async with parts(folder) as made:
-        readiness = begun(made)
-        assert readiness.ready
-        folder.rmdir()
-        assert readiness.reasons() == ["state_folder"]
-
-
 async def test_a_full_disk_is_a_reason_and_a_problem(tmp_path: Path) -> None:
     async with parts(tmp_path) as made:
-        free = begun(made).free_bytes()
-        assert free is not None and free > 0
         full = begun(replace(made, free=2**62))
         assert full.reasons() == ["disk"]
         assert list(full.problems()) == ["disk"]
         assert begun(replace(made, folder=None, free=2**62)).ready
-
-
-async def test_an_event_loop_that_stood_still_until_now_is_a_reason() -> None:
-    """The loop stands still for the shortest time that the watchdog of this test notices."""
-    async with parts() as made:
-        readiness = begun(made)
-        assert readiness.ready
-        time.sleep(0.8)  # noqa: ASYNC251  # the fault that is tested
-        assert readiness.reasons() == ["event_loop"]
-        assert made.watchdog.lag >= 0.5
-        async with asyncio.timeout(10):
-            while not readiness.ready:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
 
 
 async def test_a_saturated_server_is_ready_and_degraded(workspace: Path) -> None:
@@ -150,6 +211,7 @@ async def test_a_saturated_server_is_ready_and_degraded(workspace: Path) -> None
         assert one.pages
         await until(lambda: "saturated" in one.pages.readiness.problems())  # type: ignore[union-attr]
         assert await ready(one) == (200, [])
+        assert one.pages.readiness.problem == "all slots are in use, and 1 tasks wait"
         await live.release("x")
 
 
@@ -267,3 +329,37 @@ async def test_a_server_that_drains_says_so_to_open_connections(
             assert (await response.json())["reasons"] == ["draining"]
         await live.release("x")
         assert await one.ended() == 0
+
+
+# --- /health -------------------------------------------------------------------------------------
+
+
+class Faulty:
+    problem: str | None = "the audit log cannot be written to /secret/place"
+
+
+async def of_health(check: HealthCheck, principal: Principal | None) -> tuple[int, dict[str, Any]]:
+    """The answer of /health to this client."""
+
+    async def handle(request: web.Request) -> web.Response:
+        if principal:
+            request[PRINCIPAL] = principal
+        return await health_page({}, [check], lambda: {"sessions": {"working": 1}}, request)
+
+    app = web.Application()
+    app.router.add_get("/health", handle)
+    async with TestServer(app) as server, aiohttp.ClientSession() as http:
+        async with http.get(server.make_url("/health")) as response:
+            return response.status, await response.json()
+
+
+async def test_problems_are_told_to_known_clients_alone() -> None:
+    """The answer is 200 in any case: a restart would cure nothing."""
+    faulty, about = Faulty(), {"version": __version__}
+    assert await of_health(faulty, None) == (200, {"status": "degraded", **about})
+    known = {"agents": {}, "sessions": {"working": 1}, **about}
+    problems = {"status": "degraded", "problems": [faulty.problem]}
+    assert await of_health(faulty, OPERATOR) == (200, {**problems, **known})
+    faulty.problem = None
+    assert await of_health(faulty, None) == (200, {"status": "ok", **about})
+    assert await of_health(faulty, OPERATOR) == (200, {"status": "ok", **known})
