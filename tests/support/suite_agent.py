@@ -1,13 +1,16 @@
-"""A program for the `jsonl` adapter that behaves as the official test suite of A2A asks by the
-prefix of `messageId`. A prefix that it does not know completes the task."""
+"""The adapter `jsonl` with a program that behaves as the official test suite of A2A asks by the
+prefix of `messageId`. A prefix that it does not know completes the task. It reads text only, because
+the suite sends a file of an unknown type and wants a refusal."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
+PROGRAM = str(Path(__file__).resolve())
 Json = dict[str, Any]
 
 WORKS = 2.0  # seconds; the suite tells a send that waits from one that does not
@@ -47,6 +50,24 @@ BEHAVIOR: dict[str, tuple[Json, ...]] = {
         *(text("chunk-2", append=True, lastChunk=True), DONE),
     ),
 }
+
+
+def adapter() -> object:
+    """The class, which only the server can import."""
+    from bridge.server import registry
+
+    class TextOnlyJsonl(registry.load("jsonl")):  # type: ignore[misc]
+        name = "suite"
+        input_modes = ("text/plain",)
+        takes_files = takes_urls = False
+
+    return TextOnlyJsonl
+
+
+def __getattr__(name: str) -> object:
+    if name == "TextOnly":
+        return adapter()
+    raise AttributeError(name)
 
 
 def behavior(message_id: str) -> tuple[Json, ...]:
