@@ -225,8 +225,11 @@ class Adapter(ABC):
     """Variables of the server that the CLI may see: names, or prefixes with a `*` at the end."""
 
     input_modes: ClassVar[tuple[str, ...]] = ("text/plain",)
-    """Media types of message parts that prompt() can carry; `image/*` is a pattern. Files of any
-    other kind reach it as `file://` parts."""
+    """Media types of message parts that prompt() can carry; `image/*` is a pattern. Files of other
+    kinds reach it as `file://` parts."""
+
+    takes_files: ClassVar[bool] = True
+    """Whether it takes files of other kinds than `input_modes`. Else they are refused."""
 
     modes: ClassVar[tuple[str, ...]] = ()
     """Permission modes that a client may choose. No mode may switch permissions off."""

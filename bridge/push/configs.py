@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from bridge.errors import InvalidParams
 from bridge.push import egress
@@ -32,6 +32,12 @@ def check(config: PushConfig, known: Collection[str], allow_private: bool) -> No
             raise _invalid(name, f"must be {limits}")
     if config.id not in known and len(known) >= CONFIGS_PER_TASK:
         raise InvalidParams(f"A task has at most {CONFIGS_PER_TASK} push notification configs.")
+
+
+def repeated(config: PushConfig, known: Iterable[PushConfig]) -> PushConfig | None:
+    """The config of the task that a repetition without an id means: the one with its URL."""
+    same = (one for one in known if one.url == config.url)
+    return None if config.id else next(same, None)
 
 
 def _invalid(name: str, problem: str) -> InvalidParams:

@@ -29,7 +29,7 @@ from aiohttp.abc import AbstractResolver
 
 from bridge.errors import PushNotificationNotSupported, Unavailable
 from bridge.push import egress
-from bridge.push.configs import check
+from bridge.push.configs import check, repeated
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN, Store, TaskHead
@@ -218,10 +218,12 @@ class Push:
         after: int | None = None,
         *,
         default_id: bool = False,
+        again: bool = False,
     ) -> PushConfig:
         """Notify `config` of the updates of the task after number `after`, by default from now on.
         Replaces a config with the same id. Returns the config with its id. `default_id`: the first
-        config without an id gets the id of the task.
+        config without an id gets the id of the task. `again`: the client may repeat a config; if
+        that has no id, the task keeps the config that it has for this URL.
 
         Raises InvalidParams for an invalid config, or if the task has too many configs, and
         Unavailable if it cannot be stored now.
@@ -233,7 +235,10 @@ class Push:
         cursor = handle.log.last if after is None else after
         config = replace(config, task_id=task_id, cursor=cursor)
         async with self._changing:
-            known = {one.id for one in await self._store.push_configs(task_id)}
+            configs = await self._store.push_configs(task_id)
+            if again and (kept := repeated(config, configs)):
+                return kept
+            known = {one.id for one in configs}
             check(config, known, self._allow_private)
             if not config.id:
                 named = default_id and task_id not in known

@@ -275,6 +275,7 @@ def _attachments(
         workspaces=agent.settings.agent.workspaces,
         input_modes=adapter.input_modes,
         takes_urls=adapter.takes_urls,
+        takes_files=adapter.takes_files,
         folder=folder / agent.id if folder else None,
         limits=PartLimits(
             text=limits.max_text_bytes,

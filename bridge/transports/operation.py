@@ -191,8 +191,7 @@ class Operations:
         stream = await self._stream(
             codec, handle, asked.history_length, seen, self._ends_on_question
         )
-        if config and not sent.again:
-            await self._push.create(config, handle, sent.after, default_id=codec.default_push_id)
+        await self._add_push(codec, config, sent)
         beginning = self._tasks.begin(handle, self._keep_alive.heartbeat)
         return replace(stream, beginning=beginning)
 
@@ -204,10 +203,7 @@ class Operations:
         config = await self._checked_push(codec, asked, caller)
         sent = await self._tasks.send(asked, caller.principal)
         _note(caller, sent.handle)
-        if config and not sent.again:
-            await self._push.create(
-                config, sent.handle, sent.after, default_id=codec.default_push_id
-            )
+        await self._add_push(codec, config, sent)
         handle = sent.handle
         task = await handle.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
@@ -245,6 +241,13 @@ class Operations:
                 await self._tasks.get(task_id, caller.principal, "run")
             await self._push.check(config, task_id)
         return config
+
+    async def _add_push(self, codec: Codec, config: PushConfig | None, sent: Sent) -> None:
+        """Store the push config of a send. A message that joins a task adds a config that the task
+        does not have: the client wants it, or an earlier attempt was cut before it was stored."""
+        if config:
+            names = {"default_id": codec.default_push_id, "again": sent.again}
+            await self._push.create(config, sent.handle, sent.after, **names)
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)

@@ -56,9 +56,10 @@ class PartLimits:
 
 class Attachments:
     """The parts that one agent's clients send. `input_modes` are the media types that its CLI takes
-    as parts; with `takes_urls` it fetches remote files itself. `folder`: the folder for files; None
-    for a temporary one, which close() removes. `group`: the group of a CLI that runs as another
-    user; it may read the files, which belong to the user of this process."""
+    as parts; with `takes_urls` it fetches remote files itself. Without `takes_files`, files of
+    other types are refused. `folder`: the folder for files; None for a temporary one, which close()
+    removes. `group`: the group of a CLI that runs as another user; it may read the files, which
+    belong to the user of this process."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Attachments:
         input_modes: Sequence[str],
         *,
         takes_urls: bool,
+        takes_files: bool = True,
         folder: Path | None = None,
         limits: PartLimits = PartLimits(),
         group: int | None = None,
@@ -74,6 +76,7 @@ class Attachments:
         self._modes = input_modes
         self._known = ", ".join(input_modes)
         self._takes_urls = takes_urls
+        self._takes_files = takes_files
         self._folder = folder
         self._temporary = folder is None
         self._base: int | None = None  # the descriptor of `_folder`, once it was needed
@@ -108,11 +111,14 @@ class Attachments:
             case RawPart(content):
                 size = len(content) // 4 * 3 - content[-2:].count("=")  # after decoding
                 self._check_size(number, size, self._limits.raw, "RAW")
-                return part  # its media type does not matter: it can be put into a file
+                if self._takes_files:
+                    return part  # its media type does not matter: it can be put into a file
             case UrlPart(url) if url.lower().startswith("file:"):
                 path, size = self._workspaces.file(url, within)
                 self._check_size(number, size, self._limits.file, "FILE")
-                return replace(part, url=path.as_uri())
+                part = replace(part, url=path.as_uri())
+                if self._takes_files:
+                    return part
             case UrlPart() if not self._takes_urls:
                 text = "This agent takes files by value (raw, or bytes in 0.3), not by address."
                 raise ContentTypeNotSupported(text)

@@ -128,8 +128,9 @@ def title_of(agent: ConfiguredAgent) -> str:
 
 
 def _input_modes(adapter: type[Adapter]) -> tuple[str, ...]:
-    """The media types that the CLI reads, and any other file: the bridge saves it and names its
-    path in the prompt."""
+    """The media types that the CLI reads, and any other file, if it takes files: the bridge saves
+    it and names its path in the prompt."""
     every = "application/octet-stream"
     known = {every, "*/*"} & set(adapter.input_modes)
-    return adapter.input_modes if known else (*adapter.input_modes, every)
+    whole = known or not adapter.takes_files
+    return adapter.input_modes if whole else (*adapter.input_modes, every)

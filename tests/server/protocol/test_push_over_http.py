@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -525,6 +526,22 @@ async def test_an_answer_can_register_notifications(server: Server) -> None:
         answered = {"taskId": task["id"]}
         await client.send("this", Configs(client).in_send(receiver.url), **answered)
         assert states(await until_the_end(server, receiver))[-1] == "completed"
+
+
+async def test_a_message_that_joins_its_task_can_register_notifications(
+    client: Client, configs: Configs, server: Server
+) -> None:
+    """A config without an id is stored once, however often the message is repeated."""
+    receiver, prompt, message_id = Receiver(), "ask q What?\ntext done", str(uuid.uuid4())
+    async with receiving(receiver):
+        task = await client.send(prompt, messageId=message_id)
+        for _ in range(2):
+            wanted = configs.in_send(receiver.url)
+            assert (await client.send(prompt, wanted, messageId=message_id))["id"] == task["id"]
+        assert len(await configs.all(task["id"])) == 1
+        await client.send("this", taskId=task["id"])
+        bodies = await until_the_end(server, receiver)
+        assert len(bodies) == len(set(receiver.ids)) and "completed" in json.dumps(bodies[-1]).lower()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
