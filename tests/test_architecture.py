@@ -624,6 +624,14 @@ TESTED_ELSEWHERE = {
         "the registry shows the figures",
         "telemetry/metrics: catalog exposition requests tasks tools",
     ),
+    "tests/unit/telemetry/test_turn_spans.py": (
+        "one set of events has all spans",
+        "telemetry/tracing: catalog content spans turns",
+    ),
+    "tests/server/operate/test_tracing.py": (
+        "needs requests and a collector",
+        "telemetry/tracing: exporter requests tasks; server/operate: tracing",
+    ),
     "tests/system/test_health_command.py": ("needs a server", "cli: health"),
     "tests/server/protocol/test_openapi.py": (
         "compares the answers of a server",

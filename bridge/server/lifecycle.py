@@ -48,7 +48,7 @@ from bridge.server.operate.signals import handle_signals, ignore_without_inherit
 from bridge.server.operate.sockets import address_of, limits, listen_tcp, listen_unix
 from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.operate.token_admin import administer
-from bridge.server.operate.tracing import Tracing, open_tracing
+from bridge.server.operate.tracing import open_tracing
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.settings.sections import ServerSettings
@@ -95,7 +95,6 @@ class _Parts:
     logins: asyncio.Task[list[str]]
     grpc: GrpcPort
     cooperation: Cooperation | None = None
-    tracing: Tracing | None = None
 
 
 class OnlyClient(Protocol):
@@ -174,14 +173,14 @@ async def _assemble(
     push.use_relay(redis.relay)
     await redis.claim()
     requests = RequestLog(settings.server.log_requests)
-    tracing = open_tracing(settings, state.store, loaded.secrets.clean)
+    tracing = open_tracing(settings, state.store, push, loaded.secrets.clean)
     shared = SharedParts(
         pool,
         push,
         state,
         grpc=grpc.place,
-        request_observers=[requests, *([tracing.requests] if tracing else [])],
-        traces=tracing.agent if tracing else None,
+        request_observers=[requests],
+        tracing=tracing,
         revocations=identity.revocations,
     )
     sandboxes = await _make_sandboxes(agents, state, unused)
@@ -194,11 +193,7 @@ async def _assemble(
     ]
     managers = {one.id: one.manager for one in served}
     cluster = state.cluster
-    if tracing:
-        tracing.versions.update(versions)
-        tracing.observe(push)
     return _Parts(
-        tracing=tracing,
         cooperation=Cooperation(cluster, state.store, managers, pool, push) if cluster else None,
         node=node,
         unix=unix,
@@ -307,8 +302,6 @@ def _make_site(
         loaded, read, identity=identity, push=parts.push, operator=state.operator, target=live
     )
     reloader.counted = pages.metrics.reloaded
-    if parts.tracing:
-        parts.tracing.count_drops(pages.metrics.spans_lost)
     administer(app, reloader, state, fleet.managers)
     return _Site(runner, monitor, pages, reloader, watchdog)
 
@@ -329,8 +322,8 @@ async def _run(
     try:
         listening = await _listen(parts, site, sockets)
         address = address_of(site.runner, parts.unix, identity)
-        if parts.tracing:
-            parts.tracing.requests.place = _where(site.runner.addresses)
+        if parts.shared.tracing:
+            parts.shared.tracing.requests.place = _where(site.runner.addresses)
         await _open(parts, site, identity, address)
         home = loaded.settings.state_home
         unused.callback(announce(parts.fleet.agents, address, parts.state, home))
@@ -412,8 +405,8 @@ async def _close_all(parts: _Parts, site: _Site) -> None:
 
 async def _release(parts: _Parts, watchdog: Watchdog) -> None:
     await parts.push.close()
-    if parts.tracing:
-        await parts.tracing.close()
+    if parts.shared.tracing:
+        await parts.shared.tracing.close()
     await parts.state.close()
     if parts.unix:
         parts.unix.close()

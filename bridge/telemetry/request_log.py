@@ -6,8 +6,8 @@ import logging
 from asyncio import CancelledError
 
 from bridge.errors import RequestError
-from bridge.telemetry.metrics.requests import code_of
 from bridge.telemetry.log_context import trace_ids
+from bridge.telemetry.metrics.requests import code_of
 from bridge.telemetry.observation import RequestInfo
 
 log = logging.getLogger(__name__)

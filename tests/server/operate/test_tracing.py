@@ -11,7 +11,7 @@ from bridge.telemetry.tracing.catalog import SPANS
 from tests.support.client import state
 from tests.support.collector import Collector, Span, check_whole, collecting
 from tests.support.restart import asking
-from tests.support.served import Server, serving
+from tests.support.served import serving
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{CALLER}-01"
@@ -53,7 +53,11 @@ async def test_a_turn_is_a_trace(workspace: Path) -> None:
     question, (first, second) = collector.one("bridge.question"), collector.named("SendMessage")
     first, second = sorted((first, second), key=lambda span: span.begin)
     check_whole([one for one in spans if one is not second], CALLER)
-    assert (turn.name, turn.kind, turn.parent) == ("invoke_agent Reviewer", "internal", first.span_id)
+    assert (turn.name, turn.kind, turn.parent) == (
+        "invoke_agent Reviewer",
+        "internal",
+        first.span_id,
+    )
     assert (tool.name, tool.parent, question.parent) == (
         "execute_tool Bash",
         turn.span_id,
