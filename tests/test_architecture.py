@@ -346,6 +346,7 @@ BROUGHT_BY = {
     "google": "protobuf",
     "grpc": "grpcio",
     "jsonschema": "mcp",
+    "opentelemetry": "opentelemetry-sdk",
     "multidict": "aiohttp",
     "prometheus_client": "prometheus-client",
     "yarl": "aiohttp",
@@ -630,7 +631,8 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/operate/test_tracing.py": (
         "needs requests and a collector",
-        "telemetry/tracing: exporter requests tasks; server/operate: tracing",
+        "telemetry/tracing: exporter requests tasks; server/operate: tracing; "
+        "server/settings: traces",
     ),
     "tests/system/test_health_command.py": ("needs a server", "cli: health"),
     "tests/server/protocol/test_openapi.py": (

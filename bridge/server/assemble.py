@@ -44,8 +44,8 @@ class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
     restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
     `request_observers` the requests. `agent_observers`: those of one agent, by its id; an observer
-    that is added later sees everything from then on. `tracing`: with traces. `tally` counts the streams. `revocations` ends
-    streams of invalid credentials."""
+    that is added later sees everything from then on. `tracing`: with traces. `tally` counts the
+    streams. `revocations` ends streams of invalid credentials."""
 
     pool: SessionPool
     push: Push

@@ -28,9 +28,10 @@ from tests.support.restart import Place, kill
 WITHIN = 45.0  # seconds
 PROBE = """
 import sys
+LIBRARIES = ('grpc', 'google', 'redis', 'opentelemetry', 'requests')
 from bridge.server import lifecycle
 from bridge.cli import main
-found = [name for name in sys.modules if name.split('.')[0] in ('grpc', 'google', 'redis')]
+found = [name for name in sys.modules if name.split('.')[0] in LIBRARIES]
 assert not found, found
 print(sorted(name for name in sys.modules if name.startswith('bridge.transports.grpc.')))
 """
