@@ -149,6 +149,7 @@ class Kilo(Acp):
 
 class ClaudeAgent(Acp):
     name = "claude-agent-acp"
+    cache_apart = True
     title = "Claude Agent"
     binary = "claude-agent-acp"
     environment = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")

@@ -346,6 +346,7 @@ BROUGHT_BY = {
     "google": "protobuf",
     "grpc": "grpcio",
     "jsonschema": "mcp",
+    "opentelemetry": "opentelemetry-sdk",
     "multidict": "aiohttp",
     "prometheus_client": "prometheus-client",
     "yarl": "aiohttp",
@@ -623,6 +624,15 @@ TESTED_ELSEWHERE = {
     "tests/unit/telemetry/test_task_metrics.py": (
         "the registry shows the figures",
         "telemetry/metrics: catalog exposition requests tasks tools",
+    ),
+    "tests/unit/telemetry/test_turn_spans.py": (
+        "one set of events has all spans",
+        "telemetry/tracing: catalog content spans turns",
+    ),
+    "tests/server/operate/test_tracing.py": (
+        "needs requests and a collector",
+        "telemetry/tracing: exporter requests tasks; server/operate: tracing; "
+        "server/settings: traces",
     ),
     "tests/system/test_health_command.py": ("needs a server", "cli: health"),
     "tests/server/protocol/test_openapi.py": (

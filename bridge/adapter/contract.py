@@ -275,7 +275,7 @@ class Adapter(ABC):
     """Whether the CLI connects to itself over a TCP port that it chooses at run time."""
 
     cache_apart: ClassVar[bool] = False
-    """The input tokens of a Usage exclude those of the cache. Without effect if it has a total."""
+    """The input tokens of a Usage exclude those of the cache, as in the API of Anthropic."""
 
     understands_traces: ClassVar[bool] = False
     """The CLI continues the trace of the variable TRACEPARENT."""

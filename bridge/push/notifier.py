@@ -106,7 +106,8 @@ class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
     `supported`, all operations of clients raise PushNotificationNotSupported. `outcomes` counts the
     attempts: `delivered`, `retry` or `dead`; `attempted` gets each. `pending`: the configs with
-    undelivered notifications. `admits`: whether the owner of a task has valid credentials; its configs rest otherwise."""
+    undelivered notifications. `admits`: whether the owner of a task has valid credentials; its
+    configs rest otherwise."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from bridge.server.agents.grpc_port import GrpcPlace
 from bridge.server.agents.node import shares_of
 from bridge.server.agents.sandboxes import group_limits
 from bridge.server.app import ServedAgent
+from bridge.server.operate.tracing import Tracing
 from bridge.server.state_dir import State
 from bridge.session.factory import SessionFactory
 from bridge.session.pool import SessionPool
@@ -43,9 +44,8 @@ class SharedParts:
     """The parts of the server that all its agents use. `state`: the place of data that survives a
     restart. `grpc`: the gRPC port, if there is one. `observers` see the events of tasks, and
     `request_observers` the requests. `agent_observers`: those of one agent, by its id; an observer
-    that is added later sees everything from then on. `traces` gives the observer that makes the
-    spans of an agent, with its present settings. `tally` counts the streams. `revocations` ends
-    streams of invalid credentials."""
+    that is added later sees everything from then on. `tracing`: with traces. `tally` counts the
+    streams. `revocations` ends streams of invalid credentials."""
 
     pool: SessionPool
     push: Push
@@ -54,10 +54,14 @@ class SharedParts:
     grpc: GrpcPlace | None = None
     observers: Sequence[TaskObserver] = ()
     request_observers: list[RequestObserver] = field(default_factory=list)
-    traces: Callable[[ConfiguredAgent], TaskObserver] | None = None
+    tracing: Tracing | None = None
     agent_observers: dict[str, list[TaskObserver]] = field(default_factory=dict)
     tally: StreamTally = field(default_factory=StreamTally)
     revocations: Revocations = field(default_factory=Revocations)
+
+    def __post_init__(self) -> None:
+        if self.tracing:
+            self.request_observers.append(self.tracing.requests)
 
 
 def make_served_agent(
@@ -71,8 +75,8 @@ def make_served_agent(
     """The agent with its tasks and operations. `version`: the output of its CLI for --version,
     maybe "". `prewarm`: None for the plan of the settings."""
     observers = shared.agent_observers[agent.id] = [*shared.observers]
-    if shared.traces:
-        observers.append(shared.traces(agent))
+    if shared.tracing:
+        observers.append(shared.tracing.agent(agent))
     manager = TaskManager(
         agent=make_runtime_agent(agent, shared, sandbox, prewarm),
         adapter=agent.adapter,
@@ -91,6 +95,8 @@ def serve_manager(
 ) -> ServedAgent:
     """The agent with the tasks of `manager`, which was made with these or earlier settings. Raises
     ConfigurationError for keys of its card that cannot be read."""
+    if shared.tracing:
+        shared.tracing.versions[agent.id] = version
     router = Router(
         {agent.id: manager},
         shared.state.store,

@@ -7,7 +7,6 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,13 +140,14 @@ async def serving_loaded(
     identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
     push.admits = identity.admits
     shared = SharedParts(
-        pool, push, state, keep_alive, grpc.place, revocations=identity.revocations
+        pool,
+        push,
+        state,
+        keep_alive,
+        grpc.place,
+        tracing=open_tracing(chosen, state.store, push, loaded.secrets.clean),
+        revocations=identity.revocations,
     )
-    tracing = open_tracing(chosen, state.store, loaded.secrets.clean)
-    if tracing:
-        shared.request_observers.append(tracing.requests)
-        shared = replace(shared, traces=tracing.agent)
-        tracing.observe(push)
     served = [
         make_served_agent(one, shared, version=cli_version, prewarm=prewarm) for one in agents
     ]
@@ -174,8 +174,6 @@ async def serving_loaded(
     runner = LimitedRunner(app, limits(chosen), shutdown_timeout=0.5)
     pages.attach(app, runner, identity, grpc)
     await runner.setup()
-    if tracing:
-        tracing.count_drops(pages.metrics.spans_lost)
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     unix = await _unix(chosen, runner)
@@ -198,13 +196,17 @@ async def serving_loaded(
         await runner.cleanup()
         if unix:
             unix.close()
-        await push.close()
-        if tracing:
-            await tracing.close()
-        await state.close()
+        await _release(shared)
         forget()
     left = set(children()) - set(before)
     assert not left, left
+
+
+async def _release(shared: SharedParts) -> None:
+    await shared.push.close()
+    if shared.tracing:
+        await shared.tracing.close()
+    await shared.state.close()
 
 
 def _add_mcp(

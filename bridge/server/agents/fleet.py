@@ -146,8 +146,8 @@ class Fleet:
         if new:
             self.factories.append((agent.id, current.sessions))
             manager.change(made, agent.adapter, agent.settings.agent.workspaces, policy)
-            if self.shared.traces:
-                self.shared.traces(agent)  # its spans have the new name and model
+            if self.shared.tracing:
+                self.shared.tracing.agent(agent)  # its spans have the new name and model
         else:
             for context in manager.contexts:
                 context.change_rules(made.rules)

@@ -27,7 +27,7 @@ from bridge.server.extras import postgres_store
 from bridge.server.local_peer import watch
 from bridge.server.operate.sockets import listen_unix
 from bridge.server.operate.systemd import SystemdService
-from bridge.server.operate.tracing import Tracing, open_tracing
+from bridge.server.operate.tracing import open_tracing
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, open_state
@@ -66,7 +66,6 @@ class Parts:
     logins: asyncio.Task[list[str]]
     grpc: GrpcPort
     cooperation: Cooperation | None = None
-    tracing: Tracing | None = None
 
 
 async def assemble(
@@ -95,14 +94,14 @@ async def assemble(
     push.use_relay(redis.relay)
     await redis.claim()
     requests = RequestLog(settings.server.log_requests)
-    tracing = open_tracing(settings, state.store, loaded.secrets.clean)
+    tracing = open_tracing(settings, state.store, push, loaded.secrets.clean)
     shared = SharedParts(
         pool,
         push,
         state,
         grpc=grpc.place,
-        request_observers=[requests, *([tracing.requests] if tracing else [])],
-        traces=tracing.agent if tracing else None,
+        request_observers=[requests],
+        tracing=tracing,
         revocations=identity.revocations,
     )
     sandboxes = await _make_sandboxes(agents, state, unused)
@@ -115,11 +114,7 @@ async def assemble(
     ]
     managers = {one.id: one.manager for one in served}
     cluster = state.cluster
-    if tracing:
-        tracing.versions.update(versions)
-        tracing.observe(push)
     return Parts(
-        tracing=tracing,
         cooperation=Cooperation(cluster, state.store, managers, pool, push) if cluster else None,
         node=node,
         unix=unix,

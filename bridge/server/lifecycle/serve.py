@@ -106,8 +106,8 @@ async def _run(
     try:
         listening = await _listen(parts, site, sockets)
         address = address_of(site.runner, parts.unix, identity)
-        if parts.tracing:
-            parts.tracing.requests.place = _where(site.runner.addresses)
+        if parts.shared.tracing:
+            parts.shared.tracing.requests.place = _where(site.runner.addresses)
         await _open(parts, site, identity, address)
         home = loaded.settings.state_home
         unused.callback(announce(parts.fleet.agents, address, parts.state, home))
@@ -248,8 +248,8 @@ async def _close_all(parts: Parts, site: Site) -> None:
 
 async def _release(parts: Parts, watchdog: Watchdog) -> None:
     await parts.push.close()
-    if parts.tracing:
-        await parts.tracing.close()
+    if parts.shared.tracing:
+        await parts.shared.tracing.close()
     await parts.state.close()
     if parts.unix:
         parts.unix.close()

@@ -73,8 +73,6 @@ def make_site(loaded: Loaded, parts: Parts, identity: Identity, read: Callable[[
         loaded, read, identity=identity, push=parts.push, operator=state.operator, target=live
     )
     reloader.counted = pages.metrics.reloaded
-    if parts.tracing:
-        parts.tracing.count_drops(pages.metrics.spans_lost)
     administer(app, reloader, state, fleet.managers)
     return Site(runner, monitor, pages, reloader, watchdog)
 

@@ -80,6 +80,8 @@ class OperatorPages:
             metrics=self.metrics,
             bus=lambda: state.shared is None or state.shared.bus.works,
         )
+        if shared.tracing:
+            shared.tracing.count_drops(self.metrics.spans_lost)
         page = self._page = MetricsPage(self._settings.metrics, sources, shared)
         app.router.add_get("/ready", self.readiness.answer)
         app.router.add_get("/metrics", page.answer)

@@ -62,10 +62,6 @@ class Tracing:
         known.agent = found
         return known
 
-    def observe(self, push: Push) -> None:
-        """Make spans of the push attempts."""
-        push.attempted = PushSpans(self._queue.add).attempted
-
     def count_drops(self, dropped: Callable[[int], None]) -> None:
         """Call `dropped` with the number of spans that were not sent, on the event loop."""
         loop = asyncio.get_running_loop()
@@ -92,10 +88,13 @@ class Tracing:
         await ended.wait()
 
 
-def open_tracing(settings: Settings, store: Store, clean: Clean) -> Tracing | None:
+def open_tracing(settings: Settings, store: Store, push: Push, clean: Clean) -> Tracing | None:
     """The traces of the settings; None without an endpoint. Raises ConfigurationError."""
     queue = span_queue(settings, clean)
-    return Tracing(settings, queue, store, clean) if queue else None
+    if queue is None:
+        return None
+    push.attempted = PushSpans(queue.add).attempted
+    return Tracing(settings, queue, store, clean)
 
 
 def traced_agent(agent: ConfiguredAgent) -> TracedAgent:

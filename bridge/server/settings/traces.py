@@ -30,7 +30,7 @@ class TraceSettings(Section, alias_generator=lambda field: f"otel_{field}"):
     exporter_otlp_traces_protocol: str | None = None
     """Protocol for traces, instead of OTEL_EXPORTER_OTLP_PROTOCOL."""
     sdk_disabled: bool = False
-    """No traces, whatever the other variables say."""
+    """No traces, also if the other variables ask for them."""
     traces_exporter: str = "otlp"
     """otlp: traces as described here; none: no traces."""
     service_name: str | None = None

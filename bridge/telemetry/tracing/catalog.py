@@ -45,7 +45,7 @@ PROVIDERS: Mapping[str, str] = {
 }
 """gen_ai.provider.name by adapter. Another adapter has its own name."""
 CACHE_READ = ("cacheReadTokens", "cachedReadTokens", "cachedInputTokens")
-CACHE_CREATION = ("cacheCreationTokens", "cachedWriteTokens")
+CACHE_CREATION = ("cacheCreationTokens", "cachedWriteTokens", "cacheWriteInputTokens")
 """Names of the tokens of the cache in Usage.extra."""
 
 

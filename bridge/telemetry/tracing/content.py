@@ -38,9 +38,9 @@ class Content:
                 return data.decode()
             text = text[: len(text) * 3 // 4]
 
-    def answer(self) -> AnswerText:
+    def answer(self) -> AnswerBegin:
         """The text of an answer, which is empty so far."""
-        return AnswerText(self)
+        return AnswerBegin(self)
 
     def _cleaned(self, value: Any) -> Any:
         match value:
@@ -53,7 +53,7 @@ class Content:
         return value
 
 
-class AnswerText:
+class AnswerBegin:
     """The begin of the answer of an agent."""
 
     def __init__(self, content: Content) -> None:

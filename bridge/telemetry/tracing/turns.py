@@ -290,15 +290,12 @@ class TurnSpans:
 
 def usage_of(usage: Usage, apart: bool = False) -> _Attributes:
     """The tokens of a turn. The convention counts those of the cache as input tokens, and some
-    CLIs do not. `apart`: this CLI does not; without it, the total tells."""
+    CLIs do not. `apart`: this CLI does not."""
     extra = usage.extra or {}
     read, created = _count(extra, catalog.CACHE_READ), _count(extra, catalog.CACHE_CREATION)
-    cached = (read or 0) + (created or 0)
     sent = usage.input_tokens
-    if sent is not None and cached:
-        total = usage.total_tokens
-        sums = total == sent + cached + (usage.output_tokens or 0)
-        sent += cached if (sums if total is not None else apart) else 0
+    if sent is not None and apart:
+        sent += (read or 0) + (created or 0)
     return {
         **_optional("gen_ai.usage.input_tokens", sent),
         **_optional("gen_ai.usage.output_tokens", usage.output_tokens),

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+from aiohttp import web
+
+from bridge.errors import ConfigurationError
+from bridge.server.extras import span_queue
+from bridge.server.settings.root import Settings
+from bridge.telemetry.tracing import catalog
 from bridge.telemetry.tracing.catalog import SPANS
-from tests.support.client import state
+from bridge.telemetry.tracing.context import TraceContext
+from bridge.telemetry.tracing.exporter import QUEUE, SpanQueue
+from bridge.telemetry.tracing.spans import EndedSpan
+from tests import CHECKOUT
+from tests.support.cases import each
+from tests.support.client import Json, RpcError, state
 from tests.support.collector import Collector, Span, check_whole, collecting
+from tests.support.command_line import refusal
+from tests.support.grpc_client import connected
+from tests.support.mcp import Mcp
+from tests.support.receivers import Receiver, accept, receiving
+from tests.support.rest import message
 from tests.support.restart import asking
 from tests.support.served import Server, serving
 
@@ -53,7 +73,11 @@ async def test_a_turn_is_a_trace(workspace: Path) -> None:
     question, (first, second) = collector.one("bridge.question"), collector.named("SendMessage")
     first, second = sorted((first, second), key=lambda span: span.begin)
     check_whole([one for one in spans if one is not second], CALLER)
-    assert (turn.name, turn.kind, turn.parent) == ("invoke_agent Reviewer", "internal", first.span_id)
+    assert (turn.name, turn.kind, turn.parent) == (
+        "invoke_agent Reviewer",
+        "internal",
+        first.span_id,
+    )
     assert (tool.name, tool.parent, question.parent) == (
         "execute_tool Bash",
         turn.span_id,
@@ -102,3 +126,201 @@ async def test_a_turn_is_a_trace(workspace: Path) -> None:
     assert not [one for one in collector.bodies if b"May I" in one or b"Hello" in one]
     assert not [one for one in collector.bodies if str(workspace).encode() in one]
     assert json.dumps(turn.attributes)
+
+
+async def test_each_binding_continues_the_trace_of_its_client(workspace: Path) -> None:
+    """Header, metadata, envelope and `_meta`."""
+    ids = {name: character * 32 for name, character in zip(BINDINGS, "abcde", strict=True)}
+    headers = {name: f"00-{trace}-{CALLER}-01" for name, trace in ids.items()}
+    settings = {"bridge_grpc_port": 0, "bridge_websocket": True, "bridge_mcp": "true"}
+    async with collecting() as collector:
+        async with traced(workspace, collector, **settings) as one:
+            await one.client(traceparent=headers["jsonrpc"]).send("text a")
+            await rest(one, headers["rest"])
+            async with connected(str(one.grpc)) as client:
+                params = {"message": message("text a")}
+                await client.call("SendMessage", params, traceparent=headers["grpc"])
+            async with one.http.ws_connect(f"{one.url}/a2a/ws") as socket:
+                await socket.send_json(envelope(headers["websocket"]))
+                await socket.receive(timeout=20)
+            client_of_mcp = Mcp(one.http, one.url)
+            body = client_of_mcp.body("tools/call", DELEGATE, traceparent=headers["mcp"])
+            sent = client_of_mcp.routing("tools/call", DELEGATE)
+            async with one.http.post(client_of_mcp.url, json=body, headers=sent) as response:
+                assert response.status == 200 and "a" in await response.text()
+        spans = collector.spans
+    check_table(spans)
+    for name, trace in ids.items():
+        own = [span for span in spans if span.trace_id == trace]
+        check_whole(own, CALLER)
+        (request,) = [span for span in own if span.kind == "server"]
+        (turn,) = [span for span in own if span.operation == "invoke_agent"]
+        assert (request.name, request.parent, turn.parent) == (
+            "SendMessage",
+            CALLER,
+            request.span_id,
+        ), name
+        assert request.attributes["bridge.binding"] == name
+        assert request.attributes["a2a.task.id"] == turn.attributes["a2a.task.id"]
+
+
+BINDINGS = ("jsonrpc", "rest", "grpc", "websocket", "mcp")
+DELEGATE: Json = {"name": "delegate", "arguments": {"prompt": "text a"}}
+
+
+async def rest(one: Server, traceparent: str) -> None:
+    headers = {"traceparent": traceparent, "A2A-Version": "1.0"}
+    body = {"message": message("text a")}
+    async with one.http.post(f"{one.url}/a2a/rest/message:send", json=body, headers=headers) as got:
+        assert got.status == 200, await got.text()
+
+
+def envelope(traceparent: str) -> Json:
+    parameters = {"A2A-Version": "1.0", "traceparent": traceparent}
+    params = {"message": message("text a")}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
+    return {**request, "a2a-service-parameters": parameters}
+
+
+async def test_requests_that_fail_and_those_that_are_not_sampled(workspace: Path) -> None:
+    async with collecting() as collector:
+        async with traced(workspace, collector) as one:
+            with pytest.raises(RpcError):
+                await one.client().get("nothing")
+            await one.client(traceparent=f"00-{TRACE}-{CALLER}-00").send("text a")
+        (failed,) = [span for span in collector.spans if span.name == "GetTask"][:1]
+        assert failed.failed and failed.attributes["error.type"] == "-32001"
+        assert not [span for span in collector.spans if span.trace_id == TRACE]
+        assert not collector.named("invoke_agent")
+
+
+async def test_push_attempts_are_spans_of_the_turn(workspace: Path) -> None:
+    """The first attempt fails, so the second one waits a second."""
+    receiver = Receiver(refuse, accept)
+    async with collecting() as collector, receiving(receiver):
+        async with traced(workspace, collector) as one:
+            config = {"taskPushNotificationConfig": {"url": receiver.url, "token": "my-token"}}
+            await one.client().send("text a", config)
+            await receiver.got(3)
+        attempts = collector.named("POST")
+        turn = collector.one("invoke_agent")
+    first, second = attempts[:2]
+    assert {span.parent for span in attempts} == {turn.span_id}
+    assert {span.kind for span in attempts} == {"client"}
+    assert first.attributes == {
+        "http.request.method": "POST",
+        "server.address": "127.0.0.1",
+        "http.response.status_code": 503,
+        "error.type": "503",
+    }
+    assert (second.attributes["http.response.status_code"], second.failed) == (202, False)
+    assert not [body for body in collector.bodies if b"my-token" in body]
+
+
+async def refuse(request: web.Request) -> web.Response:
+    return web.Response(status=503)
+
+
+async def test_content_is_recorded_on_request_and_without_secrets(workspace: Path) -> None:
+    secret, settings = "a-secret-of-the-collector", {**CONTENT}
+    headers = f"x-key={secret},authorization=Bearer%20{secret}-2"
+    async with collecting() as collector:
+        async with traced(
+            workspace, collector, **settings, otel_exporter_otlp_headers=headers
+        ) as one:
+            call = CALL.replace("cat", f"curl {secret}")
+            await one.client().send(
+                f"line {call}\nline {RESULT}\ntext key {secret}-2 {LEAKED}\ndone"
+            )
+        (turn,) = collector.named("invoke_agent")
+        (tool,) = collector.named("execute_tool")
+    check_table(collector.spans)
+    assert collector.headers[0]["x-key"] == secret
+    assert collector.headers[0]["Authorization"] == f"Bearer {secret}-2"
+    (said,) = json.loads(turn.attributes["gen_ai.output.messages"])
+    assert said["parts"][0]["content"].startswith("key [redacted]")
+    assert json.loads(turn.attributes["gen_ai.input.messages"])[0]["role"] == "user"
+    assert "curl [redacted]" in tool.attributes["gen_ai.tool.call.arguments"]
+    assert tool.attributes["gen_ai.tool.call.result"] == '"secret-host"'
+    sent = b"".join(collector.bodies)
+    assert secret.encode() not in sent and LEAKED.encode() not in sent
+
+
+CONTENT = {"otel_instrumentation_genai_capture_message_content": True}
+LEAKED = "ghp_" + "a1B2" * 10
+
+
+# --- the queue -----------------------------------------------------------------------------------
+
+
+async def test_a_full_queue_drops_spans_and_delays_nobody() -> None:
+    """Nothing listens at the address: a connection to it is refused at once."""
+    queue = SpanQueue("http://127.0.0.1:9/v1/traces", {}, service=None, version="1", clean=str)
+    dropped: list[int] = []
+    queue.dropped = dropped.append
+    span = EndedSpan(catalog.QUEUE, TraceContext(TRACE, CALLER, True), 1, 2, {})
+    begun = time.monotonic()
+    for _ in range(QUEUE + 500):
+        queue.add(span)
+    seconds = time.monotonic() - begun
+    assert sum(dropped) >= 500 and seconds < 2
+    queue.close(0.5)
+    assert time.monotonic() - begun < 5
+    queue.add(span)
+
+
+def test_a_missing_library_ends_the_start(tmp_path: Path) -> None:
+    """A start of an interpreter takes up to a second."""
+    (tmp_path / "work").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "--port", "0"],
+        cwd=tmp_path / "work",
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PYTHONPATH": str(CHECKOUT),
+            "HOME": str(tmp_path),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+            "BRIDGE_SANDBOX": "none",
+            "AGENT_ADAPTER": "replay",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refusal(done) == (
+        "An endpoint of OTEL_EXPORTER_OTLP is set, and a library for it is missing: "
+        "pip install 'coding-agent-bridge[otel]'"
+    )
+
+
+WITHOUT = """
+import sys
+sys.modules['opentelemetry'] = None
+from bridge.__main__ import main
+sys.exit(main())
+"""
+
+
+@each(
+    ("given", "endpoint"),
+    [
+        ({}, None),
+        ({"endpoint": "http://c:4318/"}, "http://c:4318/v1/traces"),
+        ({"endpoint": "http://c", "traces_endpoint": "https://d/x"}, "https://d/x"),
+        ({"traces_endpoint": "https://d/x", "sdk_disabled": True}, None),
+        ({"endpoint": "http://c", "traces_exporter": "none"}, None),
+    ],
+)
+def test_traces_are_off_without_an_endpoint(given: Json, endpoint: str | None) -> None:
+    names = {
+        f"otel_exporter_otlp_{one}" if "endpoint" in one else f"otel_{one}": one for one in given
+    }
+    settings = Settings().updated({name: given[one] for name, one in names.items()})
+    assert settings.traces.endpoint == endpoint
+
+
+def test_another_protocol_is_refused() -> None:
+    given = {"otel_exporter_otlp_endpoint": "http://c", "otel_exporter_otlp_protocol": "grpc"}
+    with pytest.raises(ConfigurationError, match="only http/protobuf is supported"):
+        span_queue(Settings().updated(given), str)
