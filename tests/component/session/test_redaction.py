@@ -37,6 +37,7 @@ from tests.support.bridge_process import bridge, scripted
 from tests.support.cases import each
 from tests.support.client import Client, artifact_text, context_id, state, streamed_text, task_id
 from tests.support.liveness import listening
+from tests.support.secret_corpus import CORPUS
 from tests.support.served import serving
 
 SECRET = "sesame-open-77"
@@ -207,19 +208,7 @@ def test_it_is_found_however_it_is_encoded(form: str) -> None:
     assert MARK in SECRETS.clean(f"it is {form}")
 
 
-KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----"
-
-
-@each(
-    "secret",
-    [
-        "sk-ant-api03-abcdefghijklmnopqrstuv",
-        "ghp_" + "a1B2" * 9,
-        "AKIAABCDEFGHIJKLMNOP",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJlc2lnbmF0dXJl",
-        KEY,
-    ],
-)
+@each("secret", CORPUS)
 def test_patterns_are_found_where_they_are_wanted(secret: str) -> None:
     text = f"x {secret} y"
     assert Secrets(patterns=True).clean(text) == f"x {MARK} y"

@@ -307,6 +307,27 @@ async def test_a_token_counts_until_its_end_however_often_it_came(
         assert await ask(server, token) == 401
 
 
+@pytest.mark.parametrize(
+    ("claims", "cause"),
+    [
+        ({"exp": 1}, "expired"),
+        ({"aud": "somebody"}, "audience"),
+        ({"aud": None}, "audience"),
+        ({"key": "stranger", "header": {"kid": "rsa"}}, "signature"),
+        ({"key": "stranger"}, "unknown"),
+        ({"iss": "https://other.example"}, "unknown"),
+    ],
+)
+async def test_the_log_has_the_cause_of_a_refusal(
+    provider: Provider, claims: dict[str, Any], cause: str
+) -> None:
+    issuer = Issuer(OidcConfig(provider.url, (AUDIENCE,), ("run",)))
+    good = issuer.find(provider.token())
+    assert isinstance(good, Awaitable) and isinstance(await good, Principal)
+    found = issuer.find(provider.token(**claims))
+    assert (await found if isinstance(found, Awaitable) else found) == cause
+
+
 async def test_a_token_is_verified_once(provider: Provider) -> None:
     """Each further request with it costs a few calls, and no cryptography."""
     issuer = Issuer(OidcConfig(provider.url, (AUDIENCE,), ("run",)))

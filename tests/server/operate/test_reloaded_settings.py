@@ -73,9 +73,15 @@ class Probes:
         )
 
     async def question(self) -> str:
+        """The state after a question in the same conversation."""
         self.count += 1
         client = self.server.client(**ANNA)
-        return state(await client.send("permit q Run ls?", messageId=f"q-{self.count}"))
+        asked = {"messageId": f"q-{self.count}", "contextId": "of-questions"}
+        task = await client.send("permit q Run ls?", **asked)
+        if state(task) == "input-required":
+            answer = {"taskId": task["id"], "messageId": f"a-{self.count}"}
+            await client.send(client.answer_parts(task, "Deny"), **answer)
+        return state(task)
 
     async def starts(self) -> bool:
         """Whether two tasks in a row are accepted."""
@@ -362,8 +368,11 @@ async def test_a_plan_that_fails_at_its_last_step_leaves_nothing(workspace: Path
         store, shared = fleet.shared.state.store, fleet.shared
         faulty: Any = Faulty(store, "c")
         fleet.shared = replace(shared, state=replace(shared.state, store=faulty))
+        bert = {"bert": Token(hash=f"sha256:{digest('of-bert-123456789').hex()}")}
         with pytest.raises(ConfigurationError, match="the disk is gone"):
-            await server.reload(agents=more, log_level="DEBUG")
+            await server.reload(agents=more, log_level="DEBUG", tokens={**token(), **bert})
+        of_bert = server.client(Authorization="Bearer of-bert-123456789")
+        assert (await of_bert.post(LISTING)).status == 401
         await store.flush()
         (head,) = (await store.list(TaskQuery(agents=("b",)))).heads
         assert head.state.value == "input-required"
@@ -374,3 +383,41 @@ async def test_a_plan_that_fails_at_its_last_step_leaves_nothing(workspace: Path
         fleet.shared = shared
         assert (await server.reload(agents=more)).added == ("agents.b", "agents.c")
         assert state(await at(server, "b").get(task["id"])) == "failed"
+
+
+async def test_an_agent_that_ends_still_cannot_come_back_yet(
+    workspace: Path, live: Liveness
+) -> None:
+    agents = {"a": program(workspace, "a"), "b": program(workspace, "b")}
+    one: dict[str, Any] = {"tokens": token(), "bridge_drain_ms": 20_000}
+    async with reloadable(workspace, agents=agents, **one) as server:
+        task = await at(server, "b").send_now(f"wait {live.path} agent\ntext done")
+        await live.pid("agent")
+        await server.reload(agents={"a": agents["a"]})
+        with pytest.raises(ConfigurationError, match="ends still"):
+            await server.reload(agents=agents)
+        await live.release("agent")
+        async with asyncio.timeout(20):
+            await asyncio.gather(*server.parts.fleet.ending.values())
+        await server.reload(agents=agents)
+        assert artifact_text(await at(server, "b").get(task["id"])) == "done"
+        url = f"{server.url}/monitor/events"
+        async with server.http.get(url, headers={**ANNA, "Last-Event-ID": "0"}) as feed:
+            await at(server, "b").send("text again", messageId="m-2")
+            states = set()
+            async for line in feed.content:
+                if line.startswith(b"data: ") and json.loads(line[6:])["id"] != task["id"]:
+                    states.add(json.loads(line[6:])["state"])
+                    if "completed" in states:
+                        break
+
+
+async def test_a_new_file_of_the_server_needs_a_restart(workspace: Path, tmp_path: Path) -> None:
+    """The sandboxes of running agents do not hide it."""
+    file = tmp_path / "card-keys.json"
+    file.write_text(json.dumps({"keys": [new_key(ALGORITHM, "first")]}))
+    file.chmod(0o600)
+    async with reloadable(workspace, tokens=token(), bridge_card="1.0") as server:
+        changes = await server.reload(bridge_card_keys=str(file))
+        assert changes.needs_restart == ("BRIDGE_CARD_KEYS",)
+        assert "signatures" not in (await Probes(server, str, {}).card())[0]

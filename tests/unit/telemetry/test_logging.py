@@ -13,6 +13,8 @@ import pytest
 
 from bridge.session.redaction import MARK, Secrets
 from bridge.telemetry.logging import LONGEST, JsonFormatter, TextFormatter
+from tests.support.cases import each
+from tests.support.secret_corpus import CORPUS
 
 SECRET = 'hunter"22\n\u00e9'
 
@@ -91,6 +93,20 @@ def test_secrets_are_redacted_wherever_they_are(formatter: type[JsonFormatter]) 
     assert text.count(MARK) == 5
     if formatter is JsonFormatter:
         json.loads(text)
+
+
+@each("secret", CORPUS)
+def test_no_line_has_a_text_with_the_form_of_a_secret(secret: str) -> None:
+    clean = Secrets(patterns=True).clean
+    parts = [one for one in re.split(r"[\n.]", secret) if one]
+    try:
+        raise RuntimeError(f"refused: {secret}")
+    except RuntimeError:
+        cause = sys.exc_info()
+    made = record(f"a {secret} b", member=[{"in": secret}], other=secret.encode(), exc_info=cause)
+    for text in (JsonFormatter(clean).format(made), TextFormatter(clean).format(made)):
+        assert text.count(MARK) >= 4
+        assert not [one for one in parts if one in text]
 
 
 @pytest.mark.parametrize(

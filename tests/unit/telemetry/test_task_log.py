@@ -36,7 +36,7 @@ class Turn:
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
         self.known = KnownTasks()
-        self.log = TaskLog("main", lambda task: ("cold", "/work/x"), self.known)
+        self.log = TaskLog("main", lambda task: ("cold", "/x"), self.known)
         self.task = Task("t", "c", BEGUN, owner="ide")
         self._caplog = caplog
         self._time = BEGUN
@@ -76,6 +76,7 @@ def test_a_task_has_a_line_for_its_start_and_its_end(turn: Turn) -> None:
         assert (line["task"], line["context"], line["principal"]) == ("t", "c", "ide")
         assert (line["agent"], line["request_id"], line["peer"]) == ("main", "began", "::1")
     assert started["queued_seconds"] == 2.0
+    assert (started["start"], started["cwd"]) == ("cold", "/x")
     assert (ended["state"], ended["reason"], ended["seconds"]) == ("completed", None, 6.0)
     assert (ended["model"], ended["input_tokens"], ended["output_tokens"]) == ("opus", 400, 80)
     assert (ended["cost_usd"], ended["levelname"]) == (0.0032, "INFO")
