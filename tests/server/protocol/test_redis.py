@@ -378,6 +378,22 @@ async def abandon(caller: RedisCaller, **fields: str) -> None:
     await pipeline.execute()
 
 
+async def test_a_request_whose_delivery_was_lost_is_served(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    """Redis has delivered it, and the connection was lost: the server looks for its own entries."""
+    async with served(broker, workspace) as (_, caller):
+        await caller.call("ListTasks", {})
+        (own,) = await caller.redis.xinfo_consumers(caller.requests(), "cab")
+        pipeline = caller.redis.pipeline()
+        pipeline.xadd(caller.requests(), request("ListTasks", {}))
+        pipeline.xreadgroup("cab", own["name"], {caller.requests(): ">"})
+        await pipeline.execute()
+        await caller.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        ((_, payload),) = await everything(caller, "r")
+        assert payload["result"]["totalSize"] == 0
+
+
 async def test_a_redelivered_change_succeeds(broker: RedisBroker, workspace: Path) -> None:
     """A lost server has canceled the task, or made the push config, and not answered. The running
     one takes the request after half of BRIDGE_REDIS_CLAIM_MS."""
@@ -721,12 +737,14 @@ async def test_the_first_principal_may_come_with_a_reload(
         assert payload["result"]["totalSize"] == 0
 
 
-async def test_an_end_comes_after_all_items_of_the_answer(broker: RedisBroker) -> None:
-    """The server may not know the last one: its task was cut while it wrote. Two ends are one."""
+async def test_an_answer_has_one_beginning_and_one_end(broker: RedisBroker) -> None:
+    """The end comes after all items. The server may not know the last one: its task was cut while
+    it wrote."""
     async with broker.client() as client:
         own = Broker(parse_redis(broker.url))
         reply = ReplyStream(own, "cab:reply:alice:r", ReplyLimits())
-        await reply.begin(3, b"{}")
+        assert await reply.begin(3, b"{}")
+        assert not await reply.begin(3, b"{}") and not await reply.begin(9, b"{}")
         await reply.add([(ItemId(number, UPDATE), b"{}") for number in (4, 5)])
         for _ in range(2):
             await reply.end(3, b"error")
