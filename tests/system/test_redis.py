@@ -33,17 +33,18 @@ from tests.support.liveness import Liveness
 from tests.support.receivers import Receiver, accept, receiving
 from tests.support.redis_broker import WITHIN, RedisBroker, RedisCaller, message, token
 from tests.support.restart import Place, kill
+from tests.support.servers import on_postgres
 
 PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
 TOKEN = "x" * 20
 
 
-def with_redis(place: Place, broker: RedisBroker, **more: str) -> None:
-    """Let the servers of the place read the requests of alice."""
+def with_redis(place: Place, broker: RedisBroker, streams: int = 0, **more: str) -> None:
+    """Let the servers of the place read the requests of alice. `streams`: her quota."""
     file = place.workspace.parent / "bridge.toml"
     file.write_text(
         f'[tokens.alice]\nhash = "sha256:{digest(TOKEN).hex()}"\nredis = true\nrunning = 0\n'
-        "tasks = 0\nstarts_per_minute = 0\nstreams = 0\n"
+        f"tasks = 0\nstarts_per_minute = 0\nstreams = {streams}\n"
     )
     place.env = {
         "CONFIG_FILE": str(file),
@@ -137,6 +138,33 @@ async def test_no_request_is_lost_or_served_twice(
             assert all(view.ended for view in views)
             assert await client.xlen("cab:requests:alice") == 0
             assert not await client.exists("cab:dead")
+
+
+@pytest.mark.soak
+async def test_servers_of_one_database_share_the_requests(
+    broker: RedisBroker, place: Place, postgres_url: str, http: aiohttp.ClientSession
+) -> None:
+    """Three subscriptions, of which each server takes two at most. One server is killed: the other
+    one continues its answers. Takes seconds: starts of servers."""
+    with_redis(place, broker, streams=2)
+    place.env |= on_postgres(postgres_url)
+    second = {"BRIDGE_STATE_DIR": f"{place.state}-b", "BRIDGE_NODE": "test:b"}
+    async with broker.client() as client, place.server(BRIDGE_NODE="test:a") as (a, _):
+        async with place.server(**second) as (b, _):
+            caller = RedisCaller(client)
+            alice = Client(http, b.url, "1.0", {"Authorization": f"Bearer {TOKEN}"})
+            asked = await alice.call("SendMessage", {"message": message("ask q What?")})
+            named = {"id": asked["task"]["id"]}
+            correlations = [await caller.send("SubscribeToTask", named) for _ in range(3)]
+            for one in correlations:
+                await anext(caller.items(one))
+            takers = await client.xpending("cab:requests:alice", "cab")
+            assert len(takers["consumers"]) == 2, takers
+            await kill(a)
+            await alice.call("CancelTask", named)
+            for view in [await answer(caller, one) for one in correlations]:
+                assert check_view(view, await reference(b, http, named["id"])) == []
+                assert view.ended and view.state == "canceled"
 
 
 @asynccontextmanager

@@ -59,7 +59,9 @@ class RequestInbox:
         )
 
     async def take(self, most: int) -> Sequence[RequestEntry]:
-        """At most so many new entries, after at most BLOCK seconds."""
+        """At most so many new entries, after at most BLOCK seconds. After a loss of the connection
+        it does not wait for one: an answer that was lost may have had entries (see own)."""
+        losses = self.losses
 
         async def read(client: Any) -> Sequence[RequestEntry]:
             found = await client.xreadgroup(
@@ -67,7 +69,7 @@ class RequestInbox:
                 self._consumer,
                 {self._stream: ">"},
                 count=min(most, AT_ONCE),
-                block=int(1000 * BLOCK),
+                block=int(1000 * BLOCK) if self.losses == losses else None,
             )
             return [RequestEntry(*entry) for _, entries in found for entry in entries]
 

@@ -249,6 +249,28 @@ async def test_the_job_of_a_lost_worker_goes_to_another_one(
     assert numbers(receiver) == [1, 2]
 
 
+async def test_a_worker_with_another_key_leaves_the_job(
+    broker: RedisBroker, tmp_path: Path
+) -> None:
+    """While keys change, another worker may have it. Takes a lease."""
+    receiver, wrong = Receiver(), Fernet.generate_key().decode()
+    async with (
+        receiving(receiver),
+        sending(broker, tmp_path, lease=0.2) as sender,
+        broker.client() as client,
+    ):
+        sender.happen(await sender.task(receiver), 1)
+
+        async def taken() -> bool:
+            return bool((await client.xpending(KEYS.jobs, KEYS.group))["pending"])
+
+        async with working(broker, keys=wrong, lease=0.2):
+            await until(taken)
+        assert receiver.requests == []
+        async with working(broker, keys=f"{wrong},{KEY}", lease=0.2):
+            await receiver.got(1)
+
+
 async def test_a_job_that_redis_lost_is_handed_over_again(
     broker: RedisBroker, tmp_path: Path
 ) -> None:

@@ -378,6 +378,22 @@ async def abandon(caller: RedisCaller, **fields: str) -> None:
     await pipeline.execute()
 
 
+async def test_a_request_whose_delivery_was_lost_is_served(
+    broker: RedisBroker, workspace: Path
+) -> None:
+    """Redis has delivered it, and the connection was lost: the server looks for its own entries."""
+    async with served(broker, workspace) as (_, caller):
+        await caller.call("ListTasks", {})
+        (own,) = await caller.redis.xinfo_consumers(caller.requests(), "cab")
+        pipeline = caller.redis.pipeline()
+        pipeline.xadd(caller.requests(), request("ListTasks", {}))
+        pipeline.xreadgroup("cab", own["name"], {caller.requests(): ">"})
+        await pipeline.execute()
+        await caller.redis.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        ((_, payload),) = await everything(caller, "r")
+        assert payload["result"]["totalSize"] == 0
+
+
 async def test_a_redelivered_change_succeeds(broker: RedisBroker, workspace: Path) -> None:
     """A lost server has canceled the task, or made the push config, and not answered. The running
     one takes the request after half of BRIDGE_REDIS_CLAIM_MS."""
@@ -578,6 +594,24 @@ async def test_the_rights_of_the_page_are_enough_and_not_more(
             ):
                 with pytest.raises(redis.exceptions.NoPermissionError):
                     await client.execute_command(*command)
+        worker = PAGE.partition("<!-- acl-worker -->\n```text\n")[2].partition("```")[0]
+        async with broker.client(username="bridge", password="word") as bridge:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                await bridge.execute_command("ACL", "SETUSER", "alice", "+@all")
+    broker.kill()
+    broker.start()  # which forgets the users
+    async with broker.client() as admin:
+        await admin.execute_command(*worker.replace("PASSWORD", "word").split())
+        async with broker.client(username="worker", password="word") as client:
+            for command in (
+                ("XREADGROUP", "GROUP", "cab", "w", "STREAMS", "cab:requests:alice", ">"),
+                ("XADD", "cab:requests:alice", "*", "id", "r"),
+                ("XADD", "cab:reply:alice:r", "*", "id", "r"),
+                ("XRANGE", "cab:push", "-", "+"),
+                ("SET", "cab:owner", "x"),
+            ):
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    await client.execute_command(*command)
 
 
 async def test_a_client_has_the_principal_of_its_key(broker: RedisBroker, workspace: Path) -> None:
@@ -703,12 +737,14 @@ async def test_the_first_principal_may_come_with_a_reload(
         assert payload["result"]["totalSize"] == 0
 
 
-async def test_an_end_comes_after_all_items_of_the_answer(broker: RedisBroker) -> None:
-    """The server may not know the last one: its task was cut while it wrote. Two ends are one."""
+async def test_an_answer_has_one_beginning_and_one_end(broker: RedisBroker) -> None:
+    """The end comes after all items. The server may not know the last one: its task was cut while
+    it wrote."""
     async with broker.client() as client:
         own = Broker(parse_redis(broker.url))
         reply = ReplyStream(own, "cab:reply:alice:r", ReplyLimits())
-        await reply.begin(3, b"{}")
+        assert await reply.begin(3, b"{}")
+        assert not await reply.begin(3, b"{}") and not await reply.begin(9, b"{}")
         await reply.add([(ItemId(number, UPDATE), b"{}") for number in (4, 5)])
         for _ in range(2):
             await reply.end(3, b"error")
