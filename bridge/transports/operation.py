@@ -17,7 +17,7 @@ from bridge.a2a.card import Card
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.requests import PushParams, SendParams
 from bridge.auth.principal import Principal
-from bridge.auth.revocations import Revocations
+from bridge.auth.revocations import Hold, Revocations
 from bridge.errors import DataLoss, TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
@@ -116,6 +116,11 @@ class Operations:
         """Whether the stream of a send ends with a question."""
         return self._ends_on_question
 
+    def held(self, principal: Principal) -> Hold:
+        """The context of an open connection of this principal. Raises Unauthenticated when its
+        credential becomes invalid."""
+        return self._revocations.hold(principal)
+
     def call(
         self, codec: Codec, operation: Operation, params: Json, caller: Caller
     ) -> Awaitable[Any]:
@@ -153,7 +158,7 @@ class Operations:
         return replace(
             stream,
             counted=partial(self._counted, owner, caller.info.binding),
-            held=partial(self._revocations.hold, caller.principal),
+            held=partial(self.held, caller.principal),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
             binding=caller.info.binding,
