@@ -117,7 +117,8 @@ class Operations:
         return self._ends_on_question
 
     def held(self, principal: Principal) -> Hold:
-        """The context of work for the principal, which ends with its credential."""
+        """The context of work for the principal. Raises Unauthenticated when its credential becomes
+        invalid."""
         return self._revocations.hold(principal)
 
     def call(
@@ -159,7 +160,7 @@ class Operations:
         return replace(
             stream,
             counted=partial(self._counted, owner, caller.info.binding),
-            held=partial(self._revocations.hold, caller.principal),
+            held=partial(self.held, caller.principal),
             listening=listening,
             heartbeat=self._keep_alive.heartbeat,
             binding=caller.info.binding,

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import ClientWebSocketResponse, WSMsgType
 
+from bridge.auth.config import AuthConfig
 from bridge.auth.principal import Token, digest
 from tests.support.bindings import EnvelopeBinding, numbered, over_websocket
 from tests.support.client import Json, RpcError, state
@@ -30,7 +31,6 @@ MOST = 200_000  # bytes of a frame
 ALICE, BOB = "alice" * 4, "bob" * 6
 SETTINGS: Json = {
     "bridge_websocket": True,
-    "bridge_websocket_ping_ms": int(1000 * PING),
     "bridge_stall_timeout_ms": int(1000 * STALL),
     "bridge_max_body_bytes": MOST,
     "bridge_allowed_origins": ["https://app.example"],
@@ -40,13 +40,6 @@ SETTINGS: Json = {
 @pytest.fixture
 async def server(workspace: Path) -> AsyncIterator[Server]:
     async with serving(workspace, **SETTINGS) as server:
-        yield server
-
-
-@pytest.fixture
-async def patient(workspace: Path) -> AsyncIterator[Server]:
-    """A server whose pings do not come soon."""
-    async with serving(workspace, **{**SETTINGS, "bridge_websocket_ping_ms": 60_000}) as server:
         yield server
 
 
@@ -103,6 +96,18 @@ async def test_an_allowed_page_gets_a_connection(server: Server) -> None:
     async with connected(server, headers={"Origin": "https://app.example"}) as socket:
         await socket.send_json(request("ListTasks", {}))
         assert "tasks" in (await answer(socket))["result"]
+
+
+async def test_the_handshake_chooses_subprotocol_and_extensions(server: Server) -> None:
+    """And no compression."""
+    more = "Sec-WebSocket-Protocol: other, a2a.v1\r\nSec-WebSocket-Extensions: permessage-deflate"
+    uri = "urn:coding-agent-bridge:v1"
+    reader, writer = await asyncio.open_connection(*address(server))
+    writer.write(f"{HANDSHAKE[:-2]}{more}\r\nA2A-Extensions: {uri}\r\n\r\n".encode())
+    lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+    writer.close()
+    assert {"Sec-WebSocket-Protocol: a2a.v1", f"A2A-Extensions: {uri}"} <= set(lines)
+    assert not [line for line in lines if line.startswith("Sec-WebSocket-Extensions")]
 
 
 async def test_a_plain_request_is_told_to_upgrade(server: Server) -> None:
@@ -233,6 +238,26 @@ async def listed(binding: EnvelopeBinding, status: str) -> list[str]:
     return [one["id"] for one in found]
 
 
+async def test_a_stream_can_be_stopped_before_its_first_item(
+    server: Server, live: Liveness
+) -> None:
+    """Its id is free again, and a request of that id that has no stream has its answer."""
+    async with connected(server) as socket:
+        params = {"message": message(f"text a\nwait {live.path} agent")}
+        stop = {"jsonrpc": "2.0", "id": 1, "cancelStream": True}
+        for frame in (request(SEND, params), stop):
+            await socket.send_json(frame)
+        assert await answer(socket) == {"jsonrpc": "2.0", "id": 1, "streamEnd": True}
+        for frame in (request("ListTasks", {}), stop):
+            await socket.send_json(frame)
+        (task,) = (await answer(socket))["result"]["tasks"]
+        await socket.send_json(request("SubscribeToTask", {"id": task["id"]}))
+        assert (await answer(socket))["result"]["task"]["id"] == task["id"]
+        await live.release("agent")
+        while "streamEnd" not in await answer(socket):
+            pass
+
+
 async def test_a_stream_resumes_after_its_last_item(server: Server, live: Liveness) -> None:
     params = {"message": message(f"status a\nstatus b\nwait {live.path} agent\nstatus c\ndone")}
     async with over_websocket(server) as first:
@@ -297,6 +322,34 @@ async def test_a_wrong_frame_gets_an_error(server: Server, frame: str, code: int
 # --- the end of a connection ----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("busy", [False, True])
+async def test_withdrawn_credentials_close_it_at_once(workspace: Path, busy: bool) -> None:
+    """Also while no request is open."""
+    tokens = {"alice": Token(hash=f"sha256:{digest(ALICE).hex()}")}
+    async with serving(workspace, bridge_websocket=True, tokens=tokens) as server:
+        headers = {"Authorization": f"Bearer {ALICE}"}
+        async with connected(server, headers=headers) as socket:
+            await socket.send_json(request(SEND, {"message": message("permit q May I?")}))
+            task = (await answer(socket))["result"]["task"]["id"]
+            while "streamEnd" not in await answer(socket):
+                pass
+            if busy:
+                await socket.send_json(request("SubscribeToTask", {"id": task}))
+                await answer(socket)
+            server.identity.change(AuthConfig(required=True), None, None)
+            if busy:
+                assert (await answer(socket))["error"]["data"][0]["reason"] == "UNAUTHENTICATED"
+            assert await closed(socket) == 4401
+
+
+async def test_a_stopping_server_closes_it(workspace: Path) -> None:
+    async with aiohttp.ClientSession() as http:
+        async with serving(workspace, bridge_websocket=True) as server:
+            socket = await http.ws_connect(f"{server.url}/a2a/ws")
+            ending = asyncio.create_task(closed(socket))
+        assert await ending == 1001
+
+
 async def test_a_binary_frame_closes_it(server: Server) -> None:
     async with connected(server) as socket:
         await socket.send_bytes(json.dumps(request("ListTasks", {})).encode())
@@ -318,8 +371,12 @@ async def test_too_many_frames_close_it(server: Server) -> None:
         assert await closed(socket) == 1008
 
 
-async def test_a_client_that_answers_no_ping_is_disconnected(server: Server) -> None:
-    async with connected(server, autoping=False) as socket:
+async def test_a_client_that_answers_no_ping_is_disconnected(workspace: Path) -> None:
+    settings: Json = {"bridge_websocket": True, "bridge_websocket_ping_ms": int(1000 * PING)}
+    async with (
+        serving(workspace, **settings) as server,
+        connected(server, autoping=False) as socket,
+    ):
         async with asyncio.timeout(WITHIN):
             assert (await socket.receive()).type is WSMsgType.PING
             while (await socket.receive()).type is WSMsgType.PING:
@@ -334,13 +391,17 @@ HANDSHAKE = (
 )
 
 
+def address(server: Server) -> tuple[str, int]:
+    host, port = server.url.removeprefix("http://").split(":")
+    return host, int(port)
+
+
 async def opened(server: Server, text: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection with small buffers on which a stream has begun, and nothing is read."""
     raw = sockets.socket()
     raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
     raw.setblocking(False)
-    host, port = server.url.removeprefix("http://").split(":")
-    await asyncio.get_running_loop().sock_connect(raw, (host, int(port)))
+    await asyncio.get_running_loop().sock_connect(raw, address(server))
     reader, writer = await asyncio.open_connection(sock=raw, limit=1024)
     writer.write(HANDSHAKE.encode())
     await reader.readuntil(b"\r\n\r\n")
@@ -349,20 +410,20 @@ async def opened(server: Server, text: str) -> tuple[asyncio.StreamReader, async
     return reader, writer
 
 
-async def test_a_client_that_reads_nothing_is_disconnected(patient: Server) -> None:
+async def test_a_client_that_reads_nothing_is_disconnected(server: Server) -> None:
     """Takes two stalls: one to find out, one until the connection is aborted."""
-    _, writer = await opened(patient, BULK)
+    _, writer = await opened(server, BULK)
     raw = writer.get_extra_info("socket")
     async with asyncio.timeout(WITHIN):
         while raw.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, 1) != b"\x07":  # reset
-            async with patient.http.get(f"{patient.url}/health") as response:
+            async with server.http.get(f"{server.url}/health") as response:
                 assert response.status == 200
     writer.close()
 
 
-async def test_a_client_that_reads_steadily_is_not_disconnected(patient: Server) -> None:
+async def test_a_client_that_reads_steadily_is_not_disconnected(server: Server) -> None:
     """Takes two stalls, in which there is always more to read."""
-    reader, writer = await opened(patient, BULK)
+    reader, writer = await opened(server, BULK)
     loop, last = asyncio.get_running_loop(), b""
     until = loop.time() + 2.5 * STALL
     async with asyncio.timeout(WITHIN):
