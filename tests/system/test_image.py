@@ -21,7 +21,14 @@ pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(1800)]
 BASE = "docker.io/library/debian:12-slim"
 WITHIN = 60.0  # seconds
 # There are no control groups, no bridges of networks, and no users for a container of its own.
-CONTAINERS = '[containers]\ncgroups = "disabled"\nnetns = "host"\n'
+CONTAINERS = """\
+[containers]
+cgroups = "disabled"
+netns = "host"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
 BUILD, RUN = block_with("buildah bud"), block_with("podman run")
 SHELL = "generic --env AGENT_BINARY=/bin/sh --env \"AGENT_ARGS=-c '{prompt}' sh\""
 START, HEALTH, TOKEN = re.findall(r"(?:.*\\\n)*.*\n", RUN)
@@ -118,7 +125,7 @@ def test_the_image_has_no_secret_and_no_cli(host: Machine) -> None:
     env = config["Config"]["Env"]
     assert "LOG_FORMAT=json" in env
     assert not any("TOKEN=" in one or "KEY=" in one for one in env)
-    inside = "podman run --rm --entrypoint sh coding-agent-bridge:0.1.0 -c"
+    inside = "podman run --rm --no-healthcheck --entrypoint sh coding-agent-bridge:0.1.0 -c"
     names = "claude codex node npm git rg ssh bwrap git-lfs"
     found = host.run(f"{inside} 'for one in {names}; do command -v $one; done; true'")
     assert found.split() == [f"/usr/bin/{one}" for one in names.split()[4:]]
