@@ -78,7 +78,8 @@ class Unit:
     def pid(self) -> int | None:
         with contextlib.suppress(OSError, ValueError):
             pid = int(self.pid_file.read_text())
-            if Path(f"/proc/{pid}").exists():
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z":  # no init collects it here
                 return pid
         return None
 

@@ -16,19 +16,10 @@ from tests import CHECKOUT
 from tests.support import programs
 from tests.support.cases import each
 from tests.support.command_line import run
+from tests.support.deploy_page import BLOCKS, PAGE, block_with, of
 from tests.support.reverse_proxies import tool
 
-PAGE = (CHECKOUT / "docs/deploy.md").read_text("utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
-OPERATE = {"backup", "health", "reload", "restore", "rollback"}
-"""Commands that this release adds."""
 VALIDATOR = CHECKOUT / ".venvs/kubernetes/bin/kubernetes-validate"
-
-
-def of(kind: str) -> list[str]:
-    found = [text for name, text in BLOCKS if name == kind]
-    assert found
-    return found
 
 
 def test_the_page_is_short_and_has_only_blocks_that_are_tested() -> None:
@@ -64,24 +55,42 @@ def test_the_drop_in_is_accepted(reachable: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-@each("block", of("sh"))
-def test_the_commands_exist(block: str, tmp_path: Path) -> None:
-    done = subprocess.run(["sh", "-n"], input=block, text=True, timeout=60, check=False)
+def test_the_commands_exist(tmp_path: Path) -> None:
+    """In blocks and in tables. tests/system/test_new_machine.py and test_image.py run the blocks,
+    but one, in a new machine."""
+    script = "\n".join(of("sh"))
+    done = subprocess.run(["sh", "-n"], input=script, text=True, timeout=60, check=False)
     assert done.returncode == 0
-    words = [re.split(r"\s+", line) for line in block.splitlines()]
-    own = [line[1] for line in words if line[0].endswith("coding-agent-bridge")]
+    text = script + "\n".join(re.findall(r"`([^`\n]+)`", PAGE))
+    own = set(re.findall(r"(?:^|[\s/])(?:coding-agent-bridge|cab) ([a-z][a-z-]*)", text, re.M))
+    assert {"backup", "health", "reload", "restore", "rollback"} <= own
     known = run("help", cwd=tmp_path).stdout
-    for name in set(own) - OPERATE:
+    for name in own:
         assert is_client([name]) or re.search(rf"^ +{name}\s", known, re.MULTILINE), name
+
+
+def test_the_table_of_alerts_is_complete() -> None:
+    """In the order of the file."""
+    alerts = (CHECKOUT / "deploy/prometheus/alerts.yml").read_text()
+    assert re.findall(r"^\| `(Bridge\w+)`", PAGE, re.M) == re.findall(r"- alert: (\w+)", alerts)
+    for row in re.findall(r"^\| `Bridge.*", PAGE, re.M):
+        assert len([cell for cell in row.strip("|").split("|") if cell.strip()]) == 3, row
+
+
+def test_the_settings_of_the_page_exist() -> None:
+    names = set(re.findall(r"`((?:BRIDGE|AGENT|LOG|PUBLIC)_[A-Z_]+)\b", PAGE))
+    known = (CHECKOUT / "docs/settings.md").read_text("utf-8")
+    assert [name for name in names if f"`{name}`" not in known] == []
 
 
 def test_the_command_of_the_token_works(tmp_path: Path) -> None:
     """The token has the form of the operator's."""
-    line = next(one for one in of("sh")[1].splitlines() if "secrets" in one)
+    line = next(one for one in block_with("useradd").splitlines() if "secrets" in one)
     command = line.replace("/etc/coding-agent-bridge/team.token", str(tmp_path / "token"))
     command = command.replace("python3", sys.executable)
     subprocess.run(["sh", "-c", command], timeout=60, check=True)
     assert re.fullmatch(r"[\w-]{43}\n", (tmp_path / "token").read_text())
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
 
 
 def test_logrotate_renames_audit_logs(tmp_path: Path) -> None:

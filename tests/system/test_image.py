@@ -20,9 +20,16 @@ from tests.support.sandboxed import needs_root
 pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(1800)]
 BASE = "docker.io/library/debian:12-slim"
 WITHIN = 60.0  # seconds
-# There are no control groups, no bridges of networks, and no users for a container of its own.
-CONTAINERS = '[containers]\ncgroups = "disabled"\nnetns = "host"\n'
+# The machine has no controllers of control groups, and no systemd.
+CONTAINERS = """\
+[containers]
+cgroups = "disabled"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+"""
 BUILD, RUN = block_with("buildah bud"), block_with("podman run")
+COMPOSE = block_with("podman-compose -f")
 SHELL = "generic --env AGENT_BINARY=/bin/sh --env \"AGENT_ARGS=-c '{prompt}' sh\""
 START, HEALTH, TOKEN = re.findall(r"(?:.*\\\n)*.*\n", RUN)
 AS_ANOTHER = START.replace("podman run", "podman run --user 12345:0").replace("claude-code", SHELL)
@@ -39,7 +46,7 @@ def host() -> Iterator[Machine]:
         pack = ["tar", "-C", str(root), "--exclude=./root", "-cf", str(root / "root/base.tar"), "."]
         subprocess.run(pack, check=True, timeout=WITHIN)
         with machine(root) as made:
-            made.run("apt-get -qq update", online=True)
+            made.run("apt-get -qq update && apt-get -qq install -y curl", online=True)
             install, build = BUILD.splitlines()
             made.follow(f"{install}\n")
             made.write("/etc/containers/containers.conf", CONTAINERS)
@@ -81,7 +88,8 @@ def test_the_image_serves_as_any_user(host: Machine) -> None:
     secret = host.run(TOKEN).strip()
     assert re.fullmatch(r"[\w-]{43}", secret) and secret not in log
     assert host.run("podman exec bridge stat -c '%u %a' /state/bridge/token") == "12345 600\n"
-    assert "12345" in host.run("podman exec bridge stat -c %u /proc/1")
+    assert host.run("podman exec bridge stat -c %u /proc/1") == "12345\n"
+    assert '"status": "ready"' in host.run("curl -s 127.0.0.1:41242/ready")
     assert not host.succeeds("podman exec bridge touch /x")
     assert "CapBnd:\t0000000000000000" in host.run("podman exec bridge cat /proc/1/status")
     task, context, shown = sent(host, "for i in 1 2 3; do (sleep 0.1 &) done; sleep 1; pwd")
@@ -118,10 +126,30 @@ def test_the_image_has_no_secret_and_no_cli(host: Machine) -> None:
     env = config["Config"]["Env"]
     assert "LOG_FORMAT=json" in env
     assert not any("TOKEN=" in one or "KEY=" in one for one in env)
-    inside = "podman run --rm --entrypoint sh coding-agent-bridge:0.1.0 -c"
+    inside = "podman run --rm --no-healthcheck --entrypoint sh coding-agent-bridge:0.1.0 -c"
     names = "claude codex node npm git rg ssh bwrap git-lfs"
     found = host.run(f"{inside} 'for one in {names}; do command -v $one; done; true'")
     assert found.split() == [f"/usr/bin/{one}" for one in names.split()[4:]]
     assert host.run(f"{inside} 'ls -A /state'") == ""
     extras = "aiohttp, grpc, joserfc, mcp, opentelemetry.sdk, prometheus_client, psycopg, redis"
     host.run(f"{inside} '/opt/coding-agent-bridge/bin/python -c \"import {extras}\"'")
+
+
+def test_the_file_of_compose(host: Machine) -> None:
+    """It is checked by docker-compose, and podman-compose runs it."""
+    install = "apt-get -qq install -y --no-install-recommends docker-compose"
+    host.run(install, online=True)
+    host.follow(COMPOSE)
+    try:
+        assert host.run("docker-compose -f deploy/compose.yaml config --quiet") == ""
+        text = (host.root / "root/checkout/deploy/compose.yaml").read_text()
+        host.write("/root/checkout/deploy/wrong.yaml", text.replace("cap_drop:", "cap_dorp:"))
+        assert not host.succeeds("docker-compose -f deploy/wrong.yaml config --quiet")
+        health = "podman exec deploy_bridge_1 coding-agent-bridge health --ready"
+        host.until(health, "podman logs deploy_bridge_1")
+        call = "curl -s -o /dev/null -w '%{http_code}' 127.0.0.1:41242/tasks -H 'A2A-Version: 1.0'"
+        assert host.run(call) == "401"
+        assert host.run(f'{call} -H "Authorization: Bearer $(cat deploy/token)"') == "200"
+        assert not host.succeeds("podman exec deploy_bridge_1 touch /x")
+    finally:
+        host.run("podman-compose -f deploy/compose.yaml down")
