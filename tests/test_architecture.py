@@ -705,7 +705,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
-        "server/settings: broker load operate root sections values",
+        "server/settings: bindings broker load operate root sections storage values",
     ),
     "tests/unit/a2a/test_codec.py": (
         "the versions share one table of cases",
