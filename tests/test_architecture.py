@@ -569,7 +569,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_read_back.py": ("needs a database on disk", "store: replay"),
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
-    "tests/component/push/test_notifier.py": ("needs sockets", "push: configs notifier"),
+    "tests/component/push/test_notifier.py": ("needs sockets", "push: attempts configs notifier updates"),
     "tests/server/auth/test_identity.py": (
         "needs requests",
         "auth: authentication config principal",
@@ -641,7 +641,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_command_line.py": (
         "needs the program",
-        "cli: main; server: banner lifecycle",
+        "cli: arguments main; server: banner lifecycle",
     ),
     "tests/system/test_client.py": (
         "needs a server",
