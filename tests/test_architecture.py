@@ -570,7 +570,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_read_back.py": ("needs a database on disk", "store: replay"),
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
-    "tests/component/push/test_notifier.py": ("needs sockets", "push: configs notifier"),
+    "tests/component/push/test_notifier.py": ("needs sockets", "push: attempts configs notifier updates"),
     "tests/server/auth/test_identity.py": (
         "needs requests",
         "auth: authentication config principal",
@@ -651,7 +651,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_command_line.py": (
         "needs the program",
-        "cli: main; server: banner; server/lifecycle: parts serve site",
+        "cli: arguments main; server: banner; server/lifecycle: parts serve site",
     ),
     "tests/system/test_client.py": (
         "needs a server",
@@ -723,7 +723,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
-        "server/settings: broker load operate root sections values",
+        "server/settings: bindings broker load operate root sections storage values",
     ),
     "tests/unit/a2a/test_codec.py": (
         "the versions share one table of cases",

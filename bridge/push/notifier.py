@@ -17,22 +17,21 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from random import SystemRandom
-from typing import Protocol
-from weakref import WeakValueDictionary
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from bridge.errors import PushNotificationNotSupported, Unavailable
 from bridge.push import egress
+from bridge.push.attempts import USUAL, HostLimits, Relay, RetryPolicy
 from bridge.push.configs import check, repeated
+from bridge.push.updates import TaskUpdates
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN, Store, TaskHead
+from bridge.store.protocol import CANNOT_WRITE, Store, TaskHead
 from bridge.store.push import (
     PushAdvanced,
     PushChange,
@@ -41,7 +40,6 @@ from bridge.store.push import (
     PushRemoved,
     PushSaved,
 )
-from bridge.store.replay import read_errors, replay_updates
 from bridge.task.state import Task, Update
 
 log = logging.getLogger(__name__)
@@ -57,49 +55,9 @@ the failure, "" for none."""
 Key = tuple[str, str]
 """The ids of a task and of its config. Clients choose the second one."""
 
-RETRIED = {408, 425, 429}
 ENCODING_FAILED, EXPIRED, REVOKED = "internal error", "expired", "revoked"
 SECOND = 1_000_000  # microseconds
 _chance = SystemRandom().random
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """`attempts`: per notification. `timeout`: seconds of one request. `first_pause`,
-    `longest_pause`: seconds between attempts. `per_host`, `overall`: open connections.
-    `write_within`: seconds for the commit of a config."""
-
-    attempts: int = 10
-    timeout: float = egress.TIMEOUT
-    first_pause: float = 1.0
-    longest_pause: float = 300.0
-    per_host: int = 2
-    overall: int = 32
-    write_within: float = WRITE_WITHIN
-
-    def pause(self, failures: int, random: Callable[[], float]) -> float:
-        """Seconds to wait after so many failures. The pause doubles each time; its upper half is
-        random, so that the retries to a recovered receiver do not coincide."""
-        longest = min(self.first_pause * 2.0 ** min(failures - 1, 60), self.longest_pause)
-        return longest * (0.5 + random() / 2)
-
-
-class Relay(Protocol):
-    """Carries notifications to the process that sends them: bridge/push/relay.py."""
-
-    def start(self) -> None: ...
-
-    async def post(self, job: str, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """The status of the answer. Raises RequestFailed without an answer. `job`: a name of this
-        attempt."""
-
-    def bury(self, facts: Mapping[str, str]) -> None:
-        """The notification gets no further attempt."""
-
-    def leave(self) -> None:
-        """The server stops: a wait that is cancelled does not withdraw its job."""
-
-    async def close(self) -> None: ...
 
 
 class Push:
@@ -115,7 +73,7 @@ class Push:
         encode: Encode,
         *,
         allow_private: bool = False,
-        policy: RetryPolicy = RetryPolicy(),
+        policy: RetryPolicy = USUAL,
         resolver: AbstractResolver | None = None,
         random: Callable[[], float] = _chance,
         supported: bool = True,
@@ -131,7 +89,7 @@ class Push:
         self._policy = policy
         self._resolver = resolver
         self._random = random
-        self._connections = _Connections(policy.per_host, policy.overall)
+        self._connections = HostLimits(policy.per_host, policy.overall)
         self.outcomes: Counter[str] = Counter()
         self.pending: set[Key] = set()
         self._changing = asyncio.Lock()  # of the set of configs
@@ -329,7 +287,7 @@ class Push:
 
     async def _run(self, key: Key, handle: TaskHandle) -> None:
         """Deliver the notifications of a config, up to the end of the task."""
-        updates, position = _Updates(self._store, handle), 0
+        updates, position = TaskUpdates(self._store, handle), 0
         while config := await self._find(key, updates):
             position = max(position, config.cursor)
             if position >= handle.log.visible:
@@ -352,7 +310,7 @@ class Push:
         # No await since the last check: a change of the config finds this loop, or starts another.
         del self._loops[key]
 
-    async def _find(self, key: Key, updates: _Updates) -> PushConfig | None:
+    async def _find(self, key: Key, updates: TaskUpdates) -> PushConfig | None:
         """The config, as soon as the store can be read."""
         failures = 0
         while True:
@@ -463,60 +421,6 @@ class Push:
 
         self._store.append(changes, fence=None, then=done)
         await committed.wait()
-
-
-class _Updates:
-    """The updates of a task, read from its log or, if they are not there any more, from the store.
-    Such a read begins at the first update, so it stays open for the next call."""
-
-    def __init__(self, store: Store, handle: TaskHandle) -> None:
-        self._store = store
-        self._handle = handle
-        self.release()
-
-    def release(self) -> None:
-        """Free the memory of the open read."""
-        self._past: AsyncIterator[Sequence[Entry[Update]]] | None = None
-        self._piece: Sequence[Entry[Update]] = ()
-
-    async def after(self, number: int) -> Sequence[Entry[Update]]:
-        """The next updates after `number`, of which at least one is published; empty if the open
-        read is at its end. Raises Unavailable, DataLoss or TaskNotFound."""
-        kept = self._handle.log.kept(number)
-        if kept is not None:
-            self.release()
-            return kept
-        head = self._handle.task.head()
-        with read_errors(head.id):
-            begins = self._past is None
-            past = self._past = self._past or replay_updates(self._store, head)
-            while not self._piece or self._piece[-1].number <= number:
-                piece = await anext(past, None)
-                if piece is None and begins:
-                    raise LookupError(f"the store has no updates after {number}")
-                if piece is None:  # it ended at an earlier call
-                    self.release()
-                    return ()
-                self._piece = piece
-        return self._piece[max(0, number + 1 - self._piece[0].number) :]
-
-
-class _Connections:
-    """Limits of open connections, per host and in total."""
-
-    def __init__(self, per_host: int, overall: int) -> None:
-        self._per_host = per_host
-        self._overall = asyncio.Semaphore(overall)
-        self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-
-    @asynccontextmanager
-    async def take(self, host: str) -> AsyncIterator[None]:
-        """Hold a connection. Waits for the limit of the host first, so that it holds no connection
-        of the total limit meanwhile."""
-        of_host = self._hosts.get(host) or asyncio.Semaphore(self._per_host)
-        self._hosts[host] = of_host
-        async with of_host, self._overall:
-            yield
 
 
 def _name(config: PushConfig, number: int) -> str:

@@ -152,8 +152,8 @@ async def scraped(http: aiohttp.ClientSession, url: str, text: str) -> list[Any]
             try:
                 if found := await query(http, url, text):
                     return found
-            except aiohttp.ClientConnectionError:
-                pass  # it starts
+            except aiohttp.ClientError:
+                pass  # it starts: no connection, or 503 with a text
             await asyncio.sleep(0.1)
 
 

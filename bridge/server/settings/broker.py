@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field
 
 from bridge.auth.principal import Token
-from bridge.server.settings.sections import PushSettings, Section
+from bridge.server.settings.sections import Section
+from bridge.server.settings.storage import PushSettings
 from bridge.server.settings.values import Count
 
 

@@ -12,20 +12,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import OwnFile
+from bridge.server.settings.bindings import GrpcSettings, McpSettings
 from bridge.server.settings.broker import RedisSettings
 from bridge.server.settings.operate import OperateSettings
 from bridge.server.settings.sections import (
     AgentSettings,
     AuthSettings,
-    GrpcSettings,
     LimitsSettings,
-    McpSettings,
-    PushSettings,
     SandboxSettings,
     Section,
     ServerSettings,
-    StoreSettings,
 )
+from bridge.server.settings.storage import PushSettings, StoreSettings
 from bridge.server.settings.traces import TraceSettings
 from bridge.server.settings.values import nearest
 from bridge.session.redaction import NO_SECRETS, Secrets, secrets_of

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,29 +18,22 @@ from bridge.runtime.extension import Profile
 from bridge.sandbox.trusted_programs import default_workspace
 from bridge.server.settings.values import (
     AgentId,
-    BusPlace,
     CardShape,
     Count,
     Hosts,
-    LeaseTime,
     Limit,
     Milliseconds,
     Names,
     Networks,
-    NodeName,
     Origins,
     Paths,
     Port,
     Scopes,
-    Shares,
     SocketPath,
-    StorePlace,
-    Switch,
     Timeout,
     TrustedUrl,
     UrlOrFile,
     Words,
-    is_database,
 )
 from bridge.task.approval_policy import Rule
 from bridge.workspace.paths import Workspaces
@@ -56,7 +48,8 @@ CHILD_ENVIRONMENT = (
 )
 
 
-def _prefixed(prefix: str) -> Callable[[str], str]:
+def prefixed(prefix: str) -> Callable[[str], str]:
+    """The names of the fields of a section: see Section."""
     return lambda field: prefix + field
 
 
@@ -70,7 +63,7 @@ class Section(BaseModel):
     per_agent: ClassVar[bool] = False
 
 
-class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
+class ServerSettings(Section, alias_generator=prefixed("bridge_")):
     """Server: the listener, the process and the agents."""
 
     host: str = Field(default="127.0.0.1", alias="host")
@@ -150,7 +143,7 @@ class ServerSettings(Section, alias_generator=_prefixed("bridge_")):
     profiles: dict[AgentId, Profile] = Field(default={}, alias="profiles")
 
 
-class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
+class AuthSettings(Section, alias_generator=prefixed("bridge_")):
     """Authentication: the credentials of clients."""
 
     mode: Literal["auto", "token", "none"] = Field(default="auto", alias="bridge_auth")
@@ -199,7 +192,7 @@ class AuthSettings(Section, alias_generator=_prefixed("bridge_")):
         )
 
 
-class LimitsSettings(Section, alias_generator=_prefixed("bridge_")):
+class LimitsSettings(Section, alias_generator=prefixed("bridge_")):
     """Limits of one agent: its processes, tasks and messages."""
 
     per_agent = True
@@ -254,7 +247,7 @@ class LimitsSettings(Section, alias_generator=_prefixed("bridge_")):
     """Maximum length in bytes of a line of CLI output. Longer lines are truncated."""
 
 
-class SandboxSettings(Section, alias_generator=_prefixed("bridge_sandbox_")):
+class SandboxSettings(Section, alias_generator=prefixed("bridge_sandbox_")):
     """Sandbox of one agent: the boundary of its CLI processes."""
 
     per_agent = True
@@ -281,139 +274,7 @@ class SandboxSettings(Section, alias_generator=_prefixed("bridge_sandbox_")):
     """Command that runs the CLI command, for BRIDGE_SANDBOX=external."""
 
 
-def _password(url: str) -> str:
-    """The password in the URL; the URL itself if it cannot be read."""
-    try:
-        parts = urlsplit(url)
-        return unquote(parts.password or parse_qs(parts.query).get("password", [""])[0])
-    except ValueError:
-        return url
-
-
-class StoreSettings(Section, alias_generator=_prefixed("bridge_")):
-    """Store: the place of tasks."""
-
-    mode: StorePlace = Field(default="durable", alias="bridge_store", repr=False)
-    """Storage of tasks. durable: in BRIDGE_STATE_DIR; memory: until the server stops; a URL
-    postgresql://USER:PASSWORD@HOST/DATABASE: in this database. The URL requires the extra
-    `postgres` and a state folder."""
-    store_file: str | None = None
-    """Path of a file with that URL, instead of BRIDGE_STORE. Other users must not be able to write
-    to it."""
-    bus: BusPlace = Field(default="notify", repr=False)
-    """Carrier of hints between the servers of a database. notify: the database itself; a URL
-    redis://USER:PASSWORD@HOST or rediss://…: Redis, for many servers. The URL requires the extra
-    `redis`."""
-    bus_file: str | None = None
-    """Path of a file with that URL, instead of BRIDGE_BUS. Other users must not be able to write to
-    it."""
-    commit_pause_ms: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Least time between two commits of output to a database. 0: the next commit begins when the
-    last one has ended. A pause makes each commit larger, and streams later by up to this time."""
-    node: NodeName | None = None
-    """Name of this server among those of a database, as `role:instance`. Unset: the default agent,
-    the name of the machine and a part of the id in BRIDGE_STATE_DIR."""
-    share: Shares = ()
-    """Folders that other servers of the database have, too: NAME or NAME=PATH, separated by commas;
-    without a path, all workspaces. A server with the same NAME must have the same files at the same
-    path. It continues the contexts there if this server is lost."""
-    lease_ms: LeaseTime = 15_000
-    """Milliseconds without a sign of life after which other servers of the database take this one
-    for lost; equal on all servers."""
-    node_grace_ms: Milliseconds = 120_000
-    """Milliseconds after which another server ends the tasks of a lost server that only that one
-    could continue."""
-    discovery_max_age: Count = Field(default=120, alias="a2a_agent_discovery_max_age")
-    """Seconds without a sign of life after which GET /agents does not name a server of the database
-    any more."""
-    state_dir: str | None = None
-    """Folder for data that survives a restart. Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or
-    none if PORT is 0."""
-    max_store_bytes: Limit = 2 * 1024**3
-    """Maximum size in bytes of the stored tasks, at most 256 MiB with BRIDGE_STORE=memory. The
-    oldest finished tasks are removed."""
-
-    @property
-    def database(self) -> str | None:
-        """The URL of the database; None for the embedded stores."""
-        return self.mode if is_database(self.mode) else None
-
-    @property
-    def shown(self) -> str:
-        """The URL of the database without user, password and options; "" without a database."""
-        try:
-            parts = urlsplit(self.database or "")
-            netloc = parts.netloc.rpartition("@")[2]
-            return parts._replace(netloc=netloc, query="", fragment="").geturl()
-        except ValueError:
-            return "postgresql://…"
-
-    @property
-    def passwords(self) -> set[str]:
-        """The passwords in the URLs."""
-        return set(filter(None, map(_password, (self.database or "", self.redis or ""))))
-
-    @property
-    def redis(self) -> str | None:
-        """The URL of Redis; None if the database carries the hints."""
-        return None if self.bus == "notify" else self.bus
-
-
-class PushSettings(Section, alias_generator=_prefixed("bridge_push_")):
-    """Push notifications: the receivers that they can reach."""
-
-    allow_private: bool = False
-    """Allow push notifications to private addresses and over http://, for local use."""
-    key: str | None = Field(default=None, repr=False)
-    """Fernet keys that encrypt the secrets of push configs in a database, separated by commas: the
-    first one encrypts, all decrypt. Without a key, a server with a database has no push
-    notifications. The embedded stores need none."""
-    key_file: str | None = None
-    """Path of a file with these keys, instead of BRIDGE_PUSH_KEY."""
-    relay: Literal["redis"] | None = None
-    """redis: notifications go through BRIDGE_REDIS_URL to `coding-agent-bridge push-worker`, which
-    sends them. They are encrypted with BRIDGE_PUSH_KEY. Unset: the server sends them."""
-    lease_ms: Annotated[int, Field(ge=20_000, le=3_600_000)] = 60_000
-    """Time in ms after which another worker takes the notification of a worker that does not
-    answer."""
-
-
-class McpSettings(Section, alias_generator=_prefixed("bridge_mcp_")):
-    """MCP: the tools for clients of the Model Context Protocol, at /mcp."""
-
-    mode: Switch = Field(default="auto", alias="bridge_mcp")
-    """Whether the server has the address /mcp. auto: if the extra `mcp` is installed, which is
-    imported at the first request; true: it is imported at the start; false: no."""
-    approve: Literal["person", "model"] = "person"
-    """The party that may approve a step of an agent. person: with a form of the MCP client, or with
-    an A2A client; model: also the model that delegated, if its token has the scope `approve`."""
-    forms: Literal["full", "quick"] = "full"
-    """Forms for permissions. full: the options of the agent, refusals first; quick: no fields, and
-    Accept allows once."""
-    depth: Count = 2
-    """Maximum number of agents that delegate to each other through MCP."""
-
-
-class GrpcSettings(Section, alias_generator=_prefixed("bridge_grpc_")):
-    """gRPC: the port of the gRPC binding of A2A 1.0."""
-
-    port: Port | None = None
-    """TCP port of the gRPC binding; 0 = any free port. Unset: none. Requires the extra `grpc`."""
-    host: str = "127.0.0.1"
-    """Address of that port. An address that other machines can reach requires a certificate and
-    tokens."""
-    public_address: str | None = Field(default=None, pattern=r"^[^\s/]+:[0-9]{1,5}$")
-    """HOST:PORT on the agent card, if clients use a proxy. Unset: the host of the card with this
-    port; a port on loopback is only on the cards of local clients."""
-    tls_cert: str | None = None
-    """Path of a PEM file with the certificate chain. It is read again after a change."""
-    tls_key: str | None = None
-    """Path of a PEM file with the key of that certificate."""
-    reflection: bool = False
-    """Describe the services to clients that have no .proto files (server reflection)."""
-
-
-class AgentSettings(Section, alias_generator=_prefixed("agent_")):
+class AgentSettings(Section, alias_generator=prefixed("agent_")):
     """One agent: its CLI, workspace, card and behaviour."""
 
     per_agent = True

@@ -21,8 +21,9 @@ import pytest
 from aiohttp import web
 
 from bridge.errors import InvalidParams, PushNotificationNotSupported, Unavailable
+from bridge.push.attempts import RetryPolicy
 from bridge.push.configs import CONFIGS_PER_TASK
-from bridge.push.notifier import Push, RetryPolicy
+from bridge.push.notifier import Push
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore

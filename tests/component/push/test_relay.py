@@ -14,8 +14,9 @@ from aiohttp import web
 from cryptography.fernet import Fernet
 
 from bridge.errors import ConfigurationError
+from bridge.push.attempts import RetryPolicy
 from bridge.push.jobs import JobKeys, JobSeal, PushJob, UnreadableJob
-from bridge.push.notifier import Push, RetryPolicy
+from bridge.push.notifier import Push
 from bridge.push.relay import RedisRelay, RelayConfig
 from bridge.push.worker import PushWorker, WorkerConfig
 from bridge.store.event_log import Entry

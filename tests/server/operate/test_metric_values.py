@@ -44,7 +44,6 @@ def series(name: str, **labels: str) -> Series:
     return prometheus.series(name, **({"agent": "jsonl"} if agent else {}), **labels)
 
 
-
 @dataclass(frozen=True)
 class Place:
     """A server, a program that tells the test that it lives, and the folder of the test."""
@@ -265,7 +264,11 @@ def ended(name: str, reason: str = "") -> Series:
 
 
 Scenario = Callable[[Place], Awaitable[None]]
-EXITS, TOKENS, TOOLS = "bridge_process_exits_total", "bridge_tokens_total", "bridge_tool_calls_total"
+EXITS, TOKENS, TOOLS = (
+    "bridge_process_exits_total",
+    "bridge_tokens_total",
+    "bridge_tool_calls_total",
+)
 WAITS, TIMES = "bridge_question_wait_seconds_count", "bridge_tool_duration_seconds_count"
 REFUSED = "bridge_requests_refused_total"
 SCENARIOS: Mapping[Scenario, Values] = {
@@ -292,7 +295,11 @@ SCENARIOS: Mapping[Scenario, Values] = {
         ended("completed"): 1,
     },
     ends_itself: {series(EXITS, reason="exited"): 1, ended("failed", "exit"): 1},
-    is_canceled: {series(EXITS, reason="terminated"): 1, ended("canceled"): 1, jsonrpc("cancel"): 1},
+    is_canceled: {
+        series(EXITS, reason="terminated"): 1,
+        ended("canceled"): 1,
+        jsonrpc("cancel"): 1,
+    },
     is_canceled_and_stays: {series(EXITS, reason="killed"): 1, ended("canceled"): 1},
     does_not_read: {CUT: 1, ended("completed"): 1},
     sends_garbage: {
