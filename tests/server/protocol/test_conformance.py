@@ -221,8 +221,8 @@ async def test_without_the_token_a_task_that_exists_is_like_one_that_does_not(
 
 
 async def test_the_agent_of_the_official_suite_behaves_as_it_asks(workspace: Path) -> None:
-    """Its adapter takes no files, which the card says. (tests/real/test_official_suite.py runs the
-    suite.)"""
+    """Its adapter takes no files, which the card says. tests/real/test_official_suite.py runs the
+    suite. Ten tasks and the start of a process take more than a second."""
     adapter = "tests.support.suite_agent:TextOnly"
     async with serving(workspace, suite_agent.PROGRAM, agent_adapter=adapter) as server:
         client = server.client()
