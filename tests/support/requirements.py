@@ -148,6 +148,7 @@ SENDING = (
         "ContentTypeNotSupported.",
         (
             *_in("server/protocol/server", "test_a_medium_that_the_agent_cannot_read_is_refused"),
+            *_in("server/protocol/inputs", "test_an_agent_without_files_refuses_them"),
             *_in(
                 "server/protocol/rest",
                 "test_a_part_that_the_agent_cannot_read_is_not_a_matter_of_http",
@@ -886,11 +887,13 @@ PUSH = (
         "both",
         "§3.2.2; 0.3 §7.1.1",
         "MUST",
-        "A message may contain a config; an invalid one begins no task.",
+        "A message may contain a config, also one that joins its task; an invalid one begins no "
+        "task.",
         _in(
             "server/protocol/push_over_http",
             "test_a_send_that_waits_may_ask_for_notifications",
             "test_an_answer_can_register_notifications",
+            "test_a_message_that_joins_its_task_can_register_notifications",
             "test_a_send_with_a_config_that_is_wrong_begins_nothing",
         ),
     ),

@@ -15,6 +15,7 @@ import pytest
 
 from bridge.a2a.signing import judge, new_key
 from bridge.server.extras import load_card_keys
+from tests.support import suite_agent
 from tests.support.client import Client, Json, RpcError, artifact_text, state, states
 from tests.support.liveness import Liveness, listening
 from tests.support.served import Server, serving
@@ -214,3 +215,34 @@ async def test_without_the_token_a_task_that_exists_is_like_one_that_does_not(
                 response = await server.client().post(body)
                 answers.append((response.status, await response.json()))
             assert answers[0] == answers[1] and answers[0][0] == 401
+
+
+# --- the agent of the official suite -----------------------------------------------------------
+
+
+async def test_the_agent_of_the_official_suite_behaves_as_it_asks(workspace: Path) -> None:
+    """Its adapter takes no files, which the card says. tests/real/test_official_suite.py runs the
+    suite. Ten tasks and the start of a process take more than a second."""
+    adapter = "tests.support.suite_agent:TextOnly"
+    async with serving(workspace, suite_agent.PROGRAM, agent_adapter=adapter) as server:
+        client = server.client()
+
+        async def sent(prefix: str, **members: Any) -> Json:
+            named = {"contextId": "one-process", **members}
+            return await client.send("x", messageId=f"tck-{prefix}-1", **named)
+
+        for kind in ("input-required", "auth-required"):
+            asking = await sent(kind)
+            assert state(asking) == kind
+            assert state(await sent("complete-task", taskId=asking["id"])) == "completed"
+        assert state(await sent("reject-task")) == "rejected"
+        assert (await sent("message-response"))["parts"] == [{"text": "Direct message response"}]
+        kinds = ("text", "file", "file-url", "data")
+        artifacts = [(await sent(f"artifact-{kind}"))["artifacts"][0] for kind in kinds]
+        parts = [set(one["parts"][0]) - {"filename", "mediaType"} for one in artifacts]
+        assert parts == [{"text"}, {"raw"}, {"url"}, {"data"}]
+        with pytest.raises(RpcError) as raised:
+            await client.send([{"raw": "dGNr", "mediaType": "application/x-unknown"}])
+        assert raised.value.code == -32005
+        async with server.http.get(f"{server.url}/.well-known/agent-card.json") as response:
+            assert (await response.json())["defaultInputModes"] == ["text/plain"]

@@ -131,6 +131,22 @@ async def test_files_go_with_their_task_and_the_folder_with_the_last(
     assert os.listdir(tmp_path / "files") == []
 
 
+def test_an_agent_without_files_refuses_them(tmp_path: Path) -> None:
+    """Files of a type that it reads as parts are no exception."""
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "a.zip").write_text("x")
+    workspaces, modes = Workspaces(str(tmp_path), ()), ("text/*",)
+    attachments = Attachments(workspaces, modes, takes_urls=False, takes_files=False)
+    for name, kind in (("a.txt", "text/plain"), ("a.zip", "application/zip")):
+        file = UrlPart((tmp_path / name).as_uri(), kind)
+        for part in (raw(b"x", kind), file):
+            if kind == "text/plain":
+                assert attachments.check(message(part))
+            else:
+                with pytest.raises(ContentTypeNotSupported, match="cannot read application/zip"):
+                    attachments.check(message(TextPart("text"), part))
+
+
 async def test_a_temporary_folder_is_private_and_removed_at_the_end(tmp_path: Path) -> None:
     attachments = Attachments(Workspaces(str(tmp_path), ()), ("text/*",), takes_urls=False)
     await attachments.save("c", "t", message(raw(b"x")))
