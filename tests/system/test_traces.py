@@ -1,6 +1,8 @@
-"""Traces of servers that are killed, of collectors that are down, and of the processes of CLIs."""
+"""Traces of servers that are killed or lost, and a collector that is down."""
 
 from __future__ import annotations
+
+import pytest
 
 from tests.support.client import Client, state
 from tests.support.collector import check_whole, collecting
@@ -39,6 +41,7 @@ async def test_a_turn_of_a_killed_server_is_one_trace(place: Place, live: Livene
     assert "error.type" not in one.attributes and two.attributes["error.type"] == "no_result"
 
 
+@pytest.mark.soak
 async def test_a_question_of_a_killed_server_is_one_trace(place: Place) -> None:
     """Takes seconds: two servers start. The first one has sent some spans, and the agent lives."""
     async with collecting() as collector:
@@ -64,6 +67,7 @@ async def test_a_question_of_a_killed_server_is_one_trace(place: Place) -> None:
     assert question.parent == turn.span_id and question.end <= turn.end
 
 
+@pytest.mark.soak
 async def test_a_collector_that_is_down_costs_only_spans(place: Place) -> None:
     """Takes seconds: a server starts, and its log is read."""
     async with collecting() as collector:

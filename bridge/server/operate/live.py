@@ -46,6 +46,8 @@ class Live:
         """Use new settings from the next request on. Raises nothing."""
         settings, clean = loaded.settings, loaded.secrets.clean
         self.configure_logging(settings.server, clean)
+        if tracing := self.fleet.shared.tracing:
+            tracing.redact(clean)
         try:
             self.audit.reopen(clean)
         except ConfigurationError as error:

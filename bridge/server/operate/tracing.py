@@ -62,6 +62,12 @@ class Tracing:
         known.agent = found
         return known
 
+    def redact(self, clean: Clean) -> None:
+        """Redact the secrets that `clean` knows from later spans."""
+        self._queue.clean = clean
+        if self._content:
+            self._content.clean = clean
+
     def count_drops(self, dropped: Callable[[int], None]) -> None:
         """Call `dropped` with the number of spans that were not sent, on the event loop."""
         loop = asyncio.get_running_loop()
