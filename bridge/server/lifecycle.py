@@ -173,7 +173,7 @@ async def _assemble(
     push.use_relay(redis.relay)
     await redis.claim()
     requests = RequestLog(settings.server.log_requests)
-    tracing = open_tracing(settings, state.store, push, loaded.secrets.clean)
+    tracing = open_tracing(settings, state, push, loaded.secrets.clean)
     shared = SharedParts(
         pool,
         push,
@@ -563,6 +563,8 @@ async def _restore(settings: Settings, parts: _Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
     reattach = settings.server.on_restart == "reattach"
     managers = parts.node.managers = parts.fleet.managers
+    if parts.shared.tracing:
+        await parts.shared.tracing.resend()
     loaded = [(manager, await manager.contexts.load()) for manager in managers.values()]
     kept: set[str] = set()
     for manager, stored in loaded:
