@@ -145,7 +145,7 @@ async def serving_loaded(
         state,
         keep_alive,
         grpc.place,
-        tracing=open_tracing(chosen, state.store, push, loaded.secrets.clean),
+        tracing=open_tracing(chosen, state, push, loaded.secrets.clean),
         revocations=identity.revocations,
     )
     served = [

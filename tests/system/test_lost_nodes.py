@@ -19,6 +19,7 @@ import pytest
 from bridge.process.cgroup import Cgroup, home, markers
 from bridge.server.agents.node import LOST
 from tests.support.client import Client, Json, RpcError, artifact_text, state
+from tests.support.collector import check_whole, collecting
 from tests.support.ledger import check_epochs
 from tests.support.liveness import Liveness
 from tests.support.movable_agent import PROGRAM
@@ -61,6 +62,27 @@ def reason(task: Json) -> Any:
 async def states(client: Client) -> dict[str, str]:
     async with client.session.get(f"{client.url}/nodes") as response:
         return {one["name"]: one["state"] for one in (await response.json())["nodes"]}
+
+
+@pytest.mark.soak
+async def test_a_turn_of_a_lost_server_is_one_trace(nodes: Place) -> None:
+    """Takes seconds: two servers start, and a lease. The lost server has sent nothing."""
+    trace, caller = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    async with collecting() as collector:
+        nodes.env |= collector.env
+        async with server(nodes, "b") as (_, b):
+            async with server(nodes, "a", OTEL_BSP_SCHEDULE_DELAY="60000") as (first, a):
+                a.headers["traceparent"] = f"00-{trace}-{caller}-01"
+                path = nodes.workspace / "written"
+                task = await a.send_now(f"text one\nappend {path}")
+                await heard(b, task["id"], "one")
+                await kill(first)
+            assert state(await finished(b, task["id"])) == "failed"
+            (turn,) = await collector.has("invoke_agent")
+    spans = [span for span in collector.spans if span.trace_id == trace]
+    check_whole(spans, caller)
+    assert turn.attributes["error.type"] == "node-lost"
+    assert {"SendMessage", "bridge.session_start"} <= {span.name for span in spans}
 
 
 async def test_another_server_continues_the_conversations_of_a_lost_one(nodes: Place) -> None:

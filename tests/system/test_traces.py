@@ -1,6 +1,8 @@
-"""Traces of servers that are killed, of collectors that are down, and of the processes of CLIs."""
+"""Traces of servers that are killed or lost, and a collector that is down."""
 
 from __future__ import annotations
+
+import pytest
 
 from tests.support.client import Client, state
 from tests.support.collector import check_whole, collecting
@@ -19,6 +21,7 @@ async def test_a_turn_of_a_killed_server_is_one_trace(place: Place, live: Livene
         place.env = {**collector.env, "BRIDGE_ON_RESTART": "fail"}
         tool = f"line {CALL % 'one'}\nline {RESULT % 'one'}\nline {CALL % 'two'}"
         async with place.server(OTEL_BSP_SCHEDULE_DELAY="60000") as (server, client):
+            await client.send("text before")
             client.headers["traceparent"] = SAMPLED
             task = await client.send_now(f"{tool}\ntext a\nwait {live.path} agent")
             await heard(client, task["id"], "a")
@@ -27,18 +30,21 @@ async def test_a_turn_of_a_killed_server_is_one_trace(place: Place, live: Livene
         async with place.server() as (_, client):
             ended = await finished(client, task["id"])
             assert state(ended) == "failed"
-            (turn,) = await collector.has("invoke_agent")
+            early, turn = sorted(await collector.has("invoke_agent", 2), key=lambda span: span.end)
+    check_whole([span for span in collector.spans if span.trace_id == early.trace_id], "")
+    assert early.attributes["a2a.task.state"] == "completed"  # just before the server was killed
     spans = [span for span in collector.spans if span.trace_id == TRACE]
     check_whole(spans, CALLER)
     assert turn.attributes["error.type"] == "restart" and turn.failed
     assert turn.attributes["a2a.task.id"] == task["id"]
-    (request,) = [span for span in spans if span.kind == "server"]
+    (request,) = [span for span in spans if span.kind == "server" and span.name == "SendMessage"]
     assert (request.name, request.parent, turn.parent) == ("SendMessage", CALLER, request.span_id)
     one, two = sorted(collector.named("execute_tool"), key=lambda span: span.begin)
     assert one.end < two.end == turn.end
     assert "error.type" not in one.attributes and two.attributes["error.type"] == "no_result"
 
 
+@pytest.mark.soak
 async def test_a_question_of_a_killed_server_is_one_trace(place: Place) -> None:
     """Takes seconds: two servers start. The first one has sent some spans, and the agent lives."""
     async with collecting() as collector:
@@ -64,6 +70,7 @@ async def test_a_question_of_a_killed_server_is_one_trace(place: Place) -> None:
     assert question.parent == turn.span_id and question.end <= turn.end
 
 
+@pytest.mark.soak
 async def test_a_collector_that_is_down_costs_only_spans(place: Place) -> None:
     """Takes seconds: a server starts, and its log is read."""
     async with collecting() as collector:

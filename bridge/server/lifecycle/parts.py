@@ -94,7 +94,7 @@ async def assemble(
     push.use_relay(redis.relay)
     await redis.claim()
     requests = RequestLog(settings.server.log_requests)
-    tracing = open_tracing(settings, state.store, push, loaded.secrets.clean)
+    tracing = open_tracing(settings, state, push, loaded.secrets.clean)
     shared = SharedParts(
         pool,
         push,
@@ -220,6 +220,8 @@ async def restore(settings: Settings, parts: Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
     reattach = settings.server.on_restart == "reattach"
     managers = parts.node.managers = parts.fleet.managers
+    if parts.shared.tracing:
+        await parts.shared.tracing.resend()
     loaded = [(manager, await manager.contexts.load()) for manager in managers.values()]
     kept: set[str] = set()
     for manager, stored in loaded:

@@ -54,6 +54,8 @@ class Live:
         settings, clean = loaded.settings, loaded.secrets.clean
         self.log_as(loaded)
         self.requests.all_of_them = settings.server.log_requests
+        if tracing := self.fleet.shared.tracing:
+            tracing.redact(clean)
         try:
             self.audit.reopen(clean)
         except ConfigurationError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,29 +16,35 @@ from bridge.server import recording, registry
 from bridge.server.agents.configured import REPLAY, ConfiguredAgent
 from bridge.server.extras import span_queue
 from bridge.server.settings.root import Settings
-from bridge.store.protocol import Store
+from bridge.server.state_dir import State
+from bridge.store.handle import readable
+from bridge.store.protocol import Store, TaskHead, TaskQuery
+from bridge.store.replay import blank_task
 from bridge.store.serialization import load_events, moment
 from bridge.task.events import Event
+from bridge.task.message import Message
 from bridge.telemetry.tracing.catalog import PROVIDERS
 from bridge.telemetry.tracing.content import Clean, Content
 from bridge.telemetry.tracing.context import TRACES, make_sampler
 from bridge.telemetry.tracing.requests import PushSpans, RequestSpans
 from bridge.telemetry.tracing.tasks import TaskSpans
-from bridge.telemetry.tracing.turns import TracedAgent
+from bridge.telemetry.tracing.turns import UNSENT, TracedAgent
 
 if TYPE_CHECKING:
     from bridge.telemetry.tracing.exporter import SpanQueue
 
 SETTLE_WITHIN = 1.0  # seconds for the spans of restored tasks at the end of the server
+MARK = "spans"  # a file of the state folder while spans may wait
 CLOSE_WITHIN = 2.0  # seconds for the last spans; a collector that is down delays the end so long
 
 
 class Tracing:
     """`requests` observes requests. `versions`: of the CLIs, by agent id."""
 
-    def __init__(self, settings: Settings, queue: SpanQueue, store: Store, clean: Clean) -> None:
+    def __init__(self, settings: Settings, queue: SpanQueue, state: State, clean: Clean) -> None:
         self._queue = queue
-        self._store = store
+        self._store = state.store
+        self._mark = state.folder / MARK if state.folder else None
         traces = settings.traces
         capture = traces.instrumentation_genai_capture_message_content
         self._content = Content(clean) if capture else None
@@ -62,6 +68,38 @@ class Tracing:
         known.agent = found
         return known
 
+    async def resend(self) -> None:
+        """Send the spans of the tasks that ended shortly before the last server was killed: it may
+        not have sent them. Call it before tasks are restored. Raises Unavailable."""
+        if self._mark is None:
+            return
+        killed = self._mark.exists()
+        self._mark.touch(mode=0o600)
+        agents = tuple(self._agents)
+        newest = (await self._store.list(TaskQuery(agents=agents, limit=1))).heads
+        if not killed or not newest:
+            return
+        since = newest[0].changed - UNSENT // timedelta(microseconds=1)
+        for head in (await self._store.list(TaskQuery(agents=agents, changed_since=since))).heads:
+            if head.state.terminal and head.node in (None, self._store.node):
+                await self._resend(head)
+
+    async def _resend(self, head: TaskHead) -> None:
+        try:
+            prompt = readable(Message, await self._store.prompt(head.task_id))
+        except LookupError:
+            return
+        task = blank_task(head)
+        if prompt:
+            task.history.append(prompt)
+            self._agents[head.context.agent].restore(task)
+
+    def redact(self, clean: Clean) -> None:
+        """Redact the secrets that `clean` knows from later spans."""
+        self._queue.clean = clean
+        if self._content:
+            self._content.clean = clean
+
     def count_drops(self, dropped: Callable[[int], None]) -> None:
         """Call `dropped` with the number of spans that were not sent, on the event loop."""
         loop = asyncio.get_running_loop()
@@ -75,6 +113,8 @@ class Tracing:
     async def close(self) -> None:
         """Send the last spans. Takes at most SETTLE_WITHIN and CLOSE_WITHIN. The store is open."""
         await asyncio.gather(*(one.settle(SETTLE_WITHIN) for one in self._agents.values()))
+        if self._mark:
+            self._mark.unlink(missing_ok=True)
         TRACES.sampler = TRACES.observer = None
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -88,13 +128,13 @@ class Tracing:
         await ended.wait()
 
 
-def open_tracing(settings: Settings, store: Store, push: Push, clean: Clean) -> Tracing | None:
+def open_tracing(settings: Settings, state: State, push: Push, clean: Clean) -> Tracing | None:
     """The traces of the settings; None without an endpoint. Raises ConfigurationError."""
     queue = span_queue(settings, clean)
     if queue is None:
         return None
     push.attempted = PushSpans(queue.add).attempted
-    return Tracing(settings, queue, store, clean)
+    return Tracing(settings, queue, state, clean)
 
 
 def traced_agent(agent: ConfiguredAgent) -> TracedAgent:

@@ -18,19 +18,19 @@ class Content:
     """`clean` redacts secrets from a text."""
 
     def __init__(self, clean: Clean) -> None:
-        self._clean = clean
+        self.clean = clean
 
     def value(self, value: Any) -> str:
         """A value as JSON; what exceeds the limit is left out."""
         try:
             text = orjson.dumps(self._cleaned(value), default=str).decode()
         except TypeError:  # a number above 64 bits
-            text = self._clean(repr(value))
+            text = self.clean(repr(value))
         return cut(text)
 
     def message(self, role: str, text: str, **members: str) -> str:
         """A list with one message in the form of the convention. A long text loses its end."""
-        text = cut(self._clean(text))
+        text = cut(self.clean(text))
         while True:
             part = {"type": "text", "content": text.encode("utf-8", "replace").decode()}
             data = orjson.dumps([{"role": role, "parts": [part], **members}])
@@ -45,7 +45,7 @@ class Content:
     def _cleaned(self, value: Any) -> Any:
         match value:
             case str():
-                return self._clean(value).encode("utf-8", "replace").decode()
+                return self.clean(value).encode("utf-8", "replace").decode()
             case Mapping():
                 return {self._cleaned(str(k)): self._cleaned(v) for k, v in value.items()}
             case list() | tuple():

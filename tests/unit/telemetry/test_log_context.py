@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
+from bridge.task.message import Message, MessageTrace, Role
 from bridge.task.state import Task
 from bridge.telemetry.log_context import TASKS, KnownTasks, context
 from bridge.telemetry.observation import REQUEST, RequestInfo
+from bridge.telemetry.tracing.context import TraceContext, traced
 
 BEGAN = RequestInfo("rest", "began", "::1")
 NOW = RequestInfo("grpc", "now", "::2")
@@ -44,6 +47,26 @@ def test_a_line_of_a_request_has_that_request() -> None:
         # A reader of a session still sees the request that began the session.
         assert context({"task": "t", "logger": "bridge.session.turn"})["request_id"] == "began"
         assert context({"logger": "bridge.session.turn"}) == {}
+    finally:
+        REQUEST.reset(token)
+
+
+def test_a_line_has_the_span_of_its_request_or_of_the_turn() -> None:
+    trace, span = "a" * 32, "b" * 16
+    one = task("traced")
+    prompt = Message("m", Role.USER, (), trace=MessageTrace(f"00-{trace}-{span}-01"))
+    one.history.append(prompt)
+    began = replace(BEGAN, trace=TraceContext(trace, span, True))
+    known = KnownTasks()
+    known.add("main", one, began)
+    turn = traced(one)
+    assert turn and turn.span_id != span
+    found = known.members("traced")
+    assert (found["trace_id"], found["span_id"]) == (trace, turn.span_id)
+    token = REQUEST.set(replace(NOW, trace=TraceContext(trace, span, False)))
+    try:
+        line = context({"task": "t", "logger": "bridge.transports.sse"})
+        assert (line["trace_id"], line["span_id"]) == (trace, span)
     finally:
         REQUEST.reset(token)
 
