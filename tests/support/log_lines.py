@@ -63,7 +63,7 @@ MEMBERS: dict[str, Json] = {
     "stream.cut": {"cause": TEXT},
     "config.reloaded": CHANGES,
     "config.reload_failed": {"problem": TEXT},
-    "server.starting": {"version": TEXT},
+    "server.starting": {"version": TEXT, "schema": COUNT},
     "server.ready": {"version": TEXT, "agents": NAMES, "address": MAYBE_TEXT},
     "server.draining": {"open_tasks": COUNT},
     "server.stopped": {},

@@ -77,7 +77,8 @@ async def serve(
             unused.callback(listener.close)
         parts = await assemble(agents, loaded, unused, service=service, identity=identity)
         trust_operator(settings, identity, parts)
-        log.info("starting", extra={"event": "server.starting", "version": __version__})
+        facts = {"version": __version__, "schema": parts.state.store.schema}
+        log.info("starting", extra={"event": "server.starting", **facts})
         try:
             await restore(settings, parts)
         except Unavailable as error:  # a database that has gone since it was opened

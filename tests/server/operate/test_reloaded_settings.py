@@ -18,7 +18,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 
 from bridge.a2a.signing import ALGORITHM, new_key
-from bridge.auth.principal import Token, digest
+from bridge.auth.principal import Scope, Token, digest
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.store.protocol import Store, TaskQuery
 from tests.support.agent import PROGRAM
@@ -31,7 +31,7 @@ SECRET = "a-token-of-anna-123456"
 ANNA = {"Authorization": f"Bearer {SECRET}"}
 HEADER = "X-Forwarded-For"
 LISTING = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
-SCOPES = ("run", "read", "cancel", "approve", "admin", "metrics")
+SCOPES: tuple[Scope, ...] = ("run", "read", "cancel", "approve", "admin", "metrics")
 log = logging.getLogger("bridge.of_the_test")
 
 
@@ -76,10 +76,10 @@ class Probes:
         """The state after a question in the same conversation."""
         self.count += 1
         client = self.server.client(**ANNA)
-        asked = {"messageId": f"q-{self.count}", "contextId": "of-questions"}
+        asked: dict[str, Any] = {"messageId": f"q-{self.count}", "contextId": "of-questions"}
         task = await client.send("permit q Run ls?", **asked)
         if state(task) == "input-required":
-            answer = {"taskId": task["id"], "messageId": f"a-{self.count}"}
+            answer: dict[str, Any] = {"taskId": task["id"], "messageId": f"a-{self.count}"}
             await client.send(client.answer_parts(task, "Deny"), **answer)
         return state(task)
 
@@ -198,7 +198,7 @@ async def test_each_setting_is_applied_at_the_next_request_and_so_is_its_removal
     keys = {"now": ECKey.generate_key("P-256")}
     file = tmp_path / "keys.json"
     file.write_text(json.dumps({"keys": [{**keys["now"].as_dict(private=False), "kid": "k"}]}))
-    oidc = {
+    oidc: dict[str, Any] = {
         "bridge_oidc_issuer": "https://one.example",
         "bridge_oidc_audience": ("bridge",),
         "bridge_oidc_jwks": str(file),
@@ -233,7 +233,7 @@ async def test_signed_cards_follow_the_content_of_their_keys(
     file = tmp_path / "card-keys.json"
     file.write_text(json.dumps({"keys": [new_key(ALGORITHM, "first")]}))
     file.chmod(0o600)
-    keys = {"bridge_card_keys": str(file), "bridge_card": "1.0"}
+    keys: dict[str, Any] = {"bridge_card_keys": str(file), "bridge_card": "1.0"}
     async with reloadable(workspace, tokens=token(), **keys) as server:
         probes = Probes(server, str, {})
         (before, tag), (again, same) = await probes.card(), await probes.card()
