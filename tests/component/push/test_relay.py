@@ -294,6 +294,33 @@ async def test_a_job_that_redis_lost_is_handed_over_again(
     assert receiver.ids == ["t:c:1", "t:c:2"]
 
 
+async def test_a_job_that_a_worker_has_is_not_handed_over_again(
+    broker: RedisBroker, tmp_path: Path
+) -> None:
+    """Unlike a later one that was lost: takes three leases."""
+    receiver = Receiver()
+    async with (
+        receiving(receiver),
+        sending(broker, tmp_path, lease=0.15) as sender,
+        broker.client() as client,
+    ):
+        sender.happen(await sender.task(receiver), 1)
+
+        async def taken() -> bool:
+            return bool(await client.xreadgroup(KEYS.group, "slow", {KEYS.jobs: ">"}))
+
+        async def both() -> bool:
+            return bool(await client.xlen(KEYS.jobs) == 2)
+
+        await until(taken)
+        sender.happen(await sender.task(receiver, "u"), 1)
+        await until(both)
+        (held, _), (lost, _) = await client.xrange(KEYS.jobs)
+        await client.xdel(KEYS.jobs, lost)
+        await until(both)
+        assert (await client.xrange(KEYS.jobs))[0][0] == held
+
+
 @pytest.mark.parametrize("works", [True, False])
 async def test_the_next_server_finds_jobs_and_outcomes(
     broker: RedisBroker, tmp_path: Path, works: bool
