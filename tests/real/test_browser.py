@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from aiohttp import ClientError, ClientSession, ClientTimeout, WSServerHandshakeError, web
 
 from bridge.process.process_tree import reap_orphans
 from tests.support import programs
@@ -76,7 +76,9 @@ const events = (url) => wait((done) => {
 });
 const socket = (url) => wait((done) => {
   const one = new WebSocket(url.replace("http", "ws"));
-  one.onopen = () => done("read: open"); one.onerror = () => done("error");
+  one.onopen = () => one.send('{"jsonrpc":"2.0","id":1,"method":"ListTasks","params":{}}');
+  one.onmessage = (event) => done("read: " + event.data);
+  one.onerror = () => done("error");
 });
 const xhr = (method, url, body, headers) => wait((done) => {
   const one = new XMLHttpRequest();
@@ -149,11 +151,23 @@ const attempts = {
     worker.onmessage = (event) => done(event.data); worker.onerror = () => done("error");
   }),
 };
+const later = {
+  "socket of tasks": () => socket(target + "/a2a/ws" + rest),
+  "socket of a sandboxed frame": () => wait((done) => {
+    window.addEventListener("message", (event) => done(event.data));
+    element("iframe", {sandbox: "allow-scripts", srcdoc: "<script>const s = new WebSocket('" +
+      target.replace("http", "ws") + "/a2a/ws" + rest + "'); s.onerror = () => " +
+      "parent.postMessage('error', '*'); s.onopen = () => parent.postMessage('read: open', '*')</" +
+      "script>"});
+  }),
+};
 (async () => {
   const results = {};
-  await Promise.all(Object.entries(attempts).map(async ([name, attempt]) => {
+  const run = (all) => Promise.all(Object.entries(all).map(async ([name, attempt]) => {
     try { results[name] = await attempt() || "nothing"; } catch (error) { results[name] = "error"; }
   }));
+  await run(attempts);
+  await run(later);
   await fetch("/report", {method: "POST", body: JSON.stringify(results)});
 })();
 </script>"""
@@ -180,6 +194,8 @@ class Front:
         if request.path == "/favicon.ico":
             return web.Response(status=404)
         assert self.server
+        if request.headers.get("Upgrade") == "websocket":
+            return await self._connect(request, self.server)
         hop = {"connection", "content-length", "transfer-encoding", "accept-encoding"}
         headers = [(k, v) for k, v in request.headers.items() if k.lower() not in hop]
         url = self.server.url + request.raw_path
@@ -200,6 +216,23 @@ class Front:
         self.passed.append((request.method, request.raw_path, answer.status))
         kept = {k: v for k, v in answer.headers.items() if k.lower() not in hop}
         return web.Response(status=answer.status, body=body, headers=kept)
+
+    async def _connect(self, request: web.Request, server: Server) -> web.StreamResponse:
+        """Forward the handshake of a WebSocket; then its first frame and the answer to it."""
+        sent = ("Host", "Origin", "Sec-Fetch-Site")
+        headers = {name: request.headers[name] for name in sent if name in request.headers}
+        url = server.url + request.raw_path
+        try:
+            async with server.http.ws_connect(url, headers=headers) as behind:
+                self.passed.append(("GET", request.raw_path, 101))
+                before = web.WebSocketResponse()
+                await before.prepare(request)
+                await behind.send_str(await before.receive_str())
+                await before.send_str(await behind.receive_str())
+                return before
+        except WSServerHandshakeError as refused:
+            self.passed.append(("GET", request.raw_path, refused.status))
+            return web.Response(status=refused.status)
 
 
 @asynccontextmanager
@@ -280,7 +313,8 @@ ALWAYS = ("another site", "a name that leads elsewhere now")
 async def test_a_page_of_another_site_can_do_nothing_and_see_nothing(
     tmp_path: Path, workspace: Path, way: str
 ) -> None:
-    async with serving(workspace) as server, front(server) as first, front(server) as second:
+    served = serving(workspace, bridge_websocket=True)
+    async with served as server, front(server) as first, front(server) as second:
         waiting = await server.client().send("ask q-1 Really?")
         before = await condition(server, server.http)
         origin, target = (one.format(first.port, second.port) for one in WAYS[way])
@@ -300,6 +334,7 @@ async def test_a_page_of_another_site_can_do_nothing_and_see_nothing(
     print(f"{way}: {len(report)} attempts, {len(passed)} requests came through")
     assert len(passed) >= 20, "the browser itself held them back: nothing was tried"
     assert {status for _, _, status in passed} <= {403, 421}, passed
+    assert any(path.startswith("/a2a/ws") for _, path, _ in passed)
 
 
 async def test_a_page_that_the_operator_allows_can_use_the_server(
@@ -308,7 +343,8 @@ async def test_a_page_that_the_operator_allows_can_use_the_server(
     """The same page: so its attempts are good ones, and it is the server that stops them."""
     async with front() as probe:
         origin = f"http://app.example:{probe.port}"
-        async with serving(workspace, bridge_allowed_origins=[origin]) as server:
+        settings: Json = {"bridge_allowed_origins": [origin], "bridge_websocket": True}
+        async with serving(workspace, **settings) as server:
             probe.server = server
             waiting = await server.client().send("ask q-1 Really?")
             probe.page = page(f"http://127.0.0.1:{probe.port}", waiting["id"])
@@ -316,6 +352,8 @@ async def test_a_page_that_the_operator_allows_can_use_the_server(
             tasks = (await server.client().call("ListTasks", {}))["tasks"]
     for name in ("json", "json rest", "list", "health", "card", "xhr"):
         assert report[name].startswith("read: 200"), (name, report[name])
+    assert '"tasks":[{' in report["socket of tasks"]
+    assert report["socket of a sandboxed frame"] == "error"  # its origin is null
     for name in ("plain", "xhr plain"):
         assert report[name].startswith("read: 415"), (name, report[name])
     for name in ("frame", "image", "script", "style", "module"):

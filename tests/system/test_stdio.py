@@ -19,7 +19,7 @@ from tests.support.liveness import Liveness
 from tests.support.stdio_server import SERVE, artifact, child, request, settings, streamed
 
 WITHIN = 30.0  # seconds
-NODE = CHECKOUT / ".venvs/node/bin/node"
+NODE = CHECKOUT / ".venvs/node/bin/node"  # of scripts/install
 
 PARENT = """
 import os, subprocess, sys
@@ -33,22 +33,6 @@ print(child.pid, keeper.pid, flush=True)
 sys.stdin.read()
 """
 """A parent whose end of the pipe another process keeps open."""
-
-NODE_PARENT = """
-const {spawn} = require('node:child_process');
-const {createInterface} = require('node:readline');
-const [program, ...words] = process.argv.slice(1);
-const child = spawn(program, words, {stdio: ['pipe', 'pipe', 'ignore']});
-const parts = [{text: 'say hello'}];
-const params = {message: {messageId: 'n', role: 'ROLE_USER', parts}};
-const request = {jsonrpc: '2.0', id: 'n', method: 'SendStreamingMessage', params};
-child.stdin.write(JSON.stringify(request) + '\\n');
-createInterface({input: child.stdout}).on('line', line => {
-  console.log(line);
-  if (JSON.parse(line).streamEnd) child.stdin.end();
-});
-child.on('exit', code => process.exit(code));
-"""
 
 
 @each("headers", [False, True])
@@ -113,6 +97,41 @@ async def test_answers_of_the_last_requests_come_after_the_end_of_stdin(workspac
         server.stdin.close()
         assert artifact(await server.stream()) == "hello"
         assert await server.leave() == 0
+
+
+async def test_a_parent_that_does_not_read_is_named_in_the_log_and_stays(workspace: Path) -> None:
+    """The stream waits, and is complete. A start of the program takes up to a second."""
+    stall = {"BRIDGE_STALL_TIMEOUT_MS": "200", "BRIDGE_MAX_TEXT_BYTES": str(2**25)}
+    home, variables = settings(workspace, **stall)
+    reading, writing = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *SERVE,
+        cwd=home,
+        env=variables,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=writing,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(writing)
+    assert process.stdin and process.stderr
+    sent = json.dumps(streamed(1, f"repeat 500 {'x' * 10_000}")).encode()
+    process.stdin.write(sent + b"\n")
+    async with asyncio.timeout(WITHIN):
+        while line := await process.stderr.readline():
+            if b"does not read its answers" in line:
+                break
+    assert line, "no line of the log names it"
+    process.stdin.close()
+
+    def read() -> list[bytes]:
+        with open(reading, "rb") as answers:
+            return answers.readlines()
+
+    frames = list(map(json.loads, await asyncio.wait_for(asyncio.to_thread(read), WITHIN)))
+    assert artifact(frames) == "x" * 5_000_000
+    assert "streamEnd" in frames[-1]
+    await process.communicate()
+    assert process.returncode == 0
 
 
 async def test_a_parent_that_reads_no_more_ends_the_server(workspace: Path) -> None:
@@ -186,18 +205,24 @@ def test_wrong_settings_end_before_the_first_frame(workspace: Path, wrong: list[
     assert b"unknown" in done.stderr
 
 
-@pytest.mark.skipif(not NODE.exists(), reason="needs node")
-def test_a_parent_in_node(workspace: Path) -> None:
+@pytest.mark.parametrize("language", ["python", "node"])
+def test_the_clients_of_the_documents(workspace: Path, language: str) -> None:
     """Two starts of an interpreter."""
+    page = (CHECKOUT / "docs/transports.md").read_text("utf-8")
+    code = page.partition(f"<!-- stdio-{language} -->\n```")[2].partition("\n")[2]
+    code = code.partition("```")[0].replace("Describe this project.", "text hi")
+    shown = '["coding-agent-bridge", "stdio", "--a2a-version", "1.0"]'
+    assert shown in code
+    code = code.replace(shown, json.dumps(SERVE))
     home, variables = settings(workspace)
     done = subprocess.run(
-        [NODE, "-e", NODE_PARENT, *SERVE],
+        [sys.executable, "-c", code] if language == "python" else [NODE, "-e", code],
         cwd=home,
         env=variables,
         capture_output=True,
         timeout=WITHIN,
         check=False,
     )
-    frames = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 0
-    assert frames[-1] == {"jsonrpc": "2.0", "id": "n", "streamEnd": True}
+    assert done.returncode == 0, done.stderr
+    assert b"hi" in done.stdout and b"TASK_STATE_COMPLETED" in done.stdout
+    assert b"streamEnd" in done.stdout.splitlines()[-1]

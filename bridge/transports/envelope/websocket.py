@@ -161,9 +161,8 @@ class WebSockets:
         finally:
             for task in waiting:
                 task.cancel()
-        if stalled.is_set():
+        if stalled.is_set():  # the connection is aborted if the client does not read the close
             await one.socket.close(code=SLOW_READER, message=b"slow reader", drain=False)
-            connection.abort()
         else:
             await one.socket.close(code=CREDENTIALS_WITHDRAWN, message=b"credentials withdrawn")
 

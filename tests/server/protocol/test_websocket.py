@@ -421,6 +421,23 @@ async def test_a_client_that_reads_nothing_is_disconnected(server: Server) -> No
     writer.close()
 
 
+@pytest.mark.soak
+async def test_a_client_that_reads_again_gets_the_items_and_the_reason(
+    workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Takes a stall of four seconds: the client has a quarter of it to read."""
+    caplog.set_level("INFO")
+    async with serving(workspace, **{**SETTINGS, "bridge_stall_timeout_ms": 4000}) as server:
+        reader, writer = await opened(server, BULK)
+        async with asyncio.timeout(WITHIN), server.http as http:
+            while "does not read its answer" not in caplog.text:
+                async with http.get(f"{server.url}/health"):
+                    pass
+            received = await reader.read()
+        writer.close()
+    assert received.endswith(b"\x88\x0d" + (4408).to_bytes(2, "big") + b"slow reader")
+
+
 async def test_a_client_that_reads_steadily_is_not_disconnected(server: Server) -> None:
     """Takes two stalls, in which there is always more to read."""
     reader, writer = await opened(server, BULK)
