@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from tests.support import programs
 from tests.support.bridge_process import BridgeProcess, bridge, environment, scripted
@@ -106,6 +107,7 @@ async def test_sockets_of_systemd_replace_the_own_ones(
     assert path.is_socket()  # systemd still listens there
 
 
+@pytest.mark.soak
 @programs.needed("systemd-socket-activate")
 async def test_a_unix_socket_of_systemd_is_the_only_listener(workspace: Path) -> None:
     path = workspace.parent / "s"
@@ -117,6 +119,7 @@ async def test_a_unix_socket_of_systemd_is_the_only_listener(workspace: Path) ->
         assert "endpoint   http://localhost/" in server.log
 
 
+@pytest.mark.soak
 @programs.needed("systemd-socket-activate")
 async def test_an_exposed_socket_requires_a_token(workspace: Path) -> None:
     """The address of the socket counts, not HOST."""
