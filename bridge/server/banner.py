@@ -108,6 +108,7 @@ def banner(
         *(f"             {base}/agents/{agent.id}/a2a/jsonrpc" for agent in agents[1:]),
         *more,
         f"  card       {base}/.well-known/agent-card.json",
+        "  guide      docs/deploy.md, for a server of several people",
         f"  try it     {curl}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
         f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",
     ]

@@ -83,6 +83,16 @@ def test_the_settings_of_the_page_exist() -> None:
     assert [name for name in names if f"`{name}`" not in known] == []
 
 
+def test_help_and_a_refusal_name_the_page(tmp_path: Path) -> None:
+    assert "docs/deploy.md" in run("--help", cwd=tmp_path).stdout
+    for name in ("HOST", "BRIDGE_GRPC_HOST"):
+        env = {"AGENT_ADAPTER": "replay", "BRIDGE_GRPC_PORT": "1", name: "0.0.0.0"}
+        done = run("health", cwd=tmp_path, **env)
+        assert done.returncode == 2
+        assert f"{name}=0.0.0.0 accepts" in done.stderr
+        assert "docs/deploy.md" in done.stderr
+
+
 def test_the_command_of_the_token_works(tmp_path: Path) -> None:
     """The token has the form of the operator's."""
     line = next(one for one in block_with("useradd").splitlines() if "secrets" in one)

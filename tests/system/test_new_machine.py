@@ -154,7 +154,6 @@ def _upgrade_and_roll_back(host: Machine) -> None:
     version.write_text(re.sub(r'__version__ = ".*"', '__version__ = "0.9.9"', version.read_text()))
     shown = host.follow(block_with("doctor --migrate"), before=TEAM)
     assert "schema 2" in shown
-    assert schema_of(tasks) == 5
     assert schema_of(tasks.with_name("tasks.db.schema-2")) == 2
     assert "0.9.9" in host.run("curl -s 127.0.0.1:41242/health")
     team(host, "cab send --cwd /srv/team 'text later'")

@@ -1,5 +1,4 @@
-"""A real server behind a real nginx and a real Caddy, with the configurations of deploy/. Each
-test starts a server and a proxy, which takes a second."""
+"""A real server behind a real nginx and a real Caddy, with the configurations of deploy/."""
 
 from __future__ import annotations
 
@@ -30,11 +29,10 @@ BEARER = {"Authorization": f"Bearer {TOKEN}"}
 OPERATORS = ("/metrics", "/nodes", "/admin/reload", "/monitor/tasks", "//metrics", "/%6detrics")
 
 
-@pytest.fixture(params=PROXIES)
-async def proxy(request: pytest.FixtureRequest, workspace: Path) -> AsyncIterator[ReverseProxy]:
-    """A proxy in front of a server that requires a token."""
-    port, folder = free_port(), workspace.parent / "proxy"
-    folder.mkdir()
+@pytest.fixture
+async def proxies(workspace: Path) -> AsyncIterator[list[ReverseProxy]]:
+    """All proxies in front of one server that requires a token."""
+    port = free_port()
     env = {
         **scripted(workspace),
         "BRIDGE_AUTH": "token",
@@ -44,10 +42,18 @@ async def proxy(request: pytest.FixtureRequest, workspace: Path) -> AsyncIterato
         "BRIDGE_GRPC_PORT": str(port),
         "BRIDGE_WEBSOCKET": "true",
     }
-    made = PROXIES[request.param](folder, f"127.0.0.1:{env['PORT']}", port)
     async with bridge(workspace, **env):
-        with running(made):
-            yield made
+        with contextlib.ExitStack() as running_ones:
+            yield [
+                running_ones.enter_context(running(make(folder, f"127.0.0.1:{env['PORT']}", port)))
+                for name, make in PROXIES.items()
+                if (folder := made_folder(workspace.parent / name))
+            ]
+
+
+def made_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 @asynccontextmanager
@@ -78,13 +84,14 @@ async def _items_pass_at_once_and_a_stream_resumes(
 ) -> None:
     """The agent waits until the client has its text: a proxy that collects items would hang. Then
     the proxy is restarted, and the client gets the rest."""
-    script = f"text one \nwait {live.path} first\ntext two \nwait {live.path} second\ntext three"
+    first, second = f"first-{proxy.port}", f"second-{proxy.port}"
+    script = f"text one \nwait {live.path} {first}\ntext two \nwait {live.path} {second}\ntext three"
     async with through.stream(script) as items:
         seen = [await anext(items)]
         task = task_id(seen[0])
         while "one" not in streamed_text(seen):
             seen.append(await anext(items))
-        await live.release("first")
+        await live.release(first)
         while "two" not in streamed_text(seen):
             seen.append(await anext(items))
         await asyncio.to_thread(proxy.stop)
@@ -94,7 +101,7 @@ async def _items_pass_at_once_and_a_stream_resumes(
     await asyncio.to_thread(proxy.start)
     async with through.subscribe(task) as items:
         rest = [await anext(items)]
-        await live.release("second")
+        await live.release(second)
         rest += [item async for item in items]
     assert state(rest[-1]) == "completed"
     assert artifact_text(await through.get(task)) == "one two three"
@@ -180,15 +187,16 @@ async def _grpc_and_websocket_pass(proxy: ReverseProxy, through: Client) -> None
             assert state(items[-1]) == "completed"
 
 
-async def test_a_server_behind_a_proxy(proxy: ReverseProxy, live: Liveness) -> None:
+async def test_a_server_behind_a_proxy(proxies: list[ReverseProxy], live: Liveness) -> None:
     """All of it with one server, because a start takes a second."""
-    async with client_of(proxy) as through:
-        await _the_gates_of_the_server_hold(proxy, through)
-        await _the_sizes_of_bodies_agree(proxy)
-        await _grpc_and_websocket_pass(proxy, through)
-        if "nginx" in proxy.check[0]:  # the admin interface of Caddy is off in tests
-            await _a_stream_outlives_a_reload(proxy, through, live)
-        await _items_pass_at_once_and_a_stream_resumes(proxy, through, live)
+    for proxy in proxies:
+        async with client_of(proxy) as through:
+            await _the_gates_of_the_server_hold(proxy, through)
+            await _the_sizes_of_bodies_agree(proxy)
+            await _grpc_and_websocket_pass(proxy, through)
+            if "nginx" in proxy.check[0]:  # the admin interface of Caddy is off in tests
+                await _a_stream_outlives_a_reload(proxy, through, live)
+            await _items_pass_at_once_and_a_stream_resumes(proxy, through, live)
 
 
 @pytest.mark.soak

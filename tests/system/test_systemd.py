@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from tests.support import programs
 from tests.support.bridge_process import BridgeProcess, bridge, environment, scripted
@@ -33,6 +34,7 @@ async def test_the_life_of_a_service(
         async with bridge(workspace, **{**scripted(workspace), **drain, **env}) as server:
             await systemd.until("READY=1")
             assert systemd.received[1] == "STATUS=0 running, 0 asking, 0 queued"
+            assert "docs/deploy.md" in server.log
             client = Client(http, server.url)
             agent = await client.send("env")
             assert "NOTIFY_SOCKET" not in artifact_text(agent)
@@ -112,6 +114,7 @@ async def test_sockets_of_systemd_replace_the_own_ones(
     assert path.is_socket()  # systemd still listens there
 
 
+@pytest.mark.soak
 @programs.needed("systemd-socket-activate")
 async def test_a_unix_socket_of_systemd_is_the_only_listener(workspace: Path) -> None:
     path = workspace.parent / "s"
@@ -123,6 +126,7 @@ async def test_a_unix_socket_of_systemd_is_the_only_listener(workspace: Path) ->
         assert "endpoint   http://localhost/" in server.log
 
 
+@pytest.mark.soak
 @programs.needed("systemd-socket-activate")
 async def test_an_exposed_socket_requires_a_token(workspace: Path) -> None:
     """The address of the socket counts, not HOST."""

@@ -198,12 +198,14 @@ def _check_grpc(settings: Settings) -> None:
     if not grpc.tls_cert:
         raise ConfigurationError(
             f"BRIDGE_GRPC_HOST={grpc.host} accepts connections from other machines: set "
-            "BRIDGE_GRPC_TLS_CERT and BRIDGE_GRPC_TLS_KEY, or use 127.0.0.1 behind a proxy."
+            "BRIDGE_GRPC_TLS_CERT and BRIDGE_GRPC_TLS_KEY, or use 127.0.0.1 behind a proxy "
+            "(docs/deploy.md)."
         )
     if not (auth.required and auth.has_tokens):
         raise ConfigurationError(
             f"BRIDGE_GRPC_HOST={grpc.host} accepts connections from other machines, and a client "
-            "can run agents on this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file)."
+            "can run agents on this machine: set BRIDGE_TOKEN or BRIDGE_TOKEN_FILE (--token-file; "
+            "docs/deploy.md)."
         )
 
 
