@@ -209,9 +209,9 @@ def _usage(line: Json) -> Usage:
     known: dict[str, Any] = {}
     for theirs, ours in FIGURES.items():
         value = extra.get(theirs)
-        counts = is_count(value) or (ours == "cost_usd" and isinstance(value, float))
-        if counts and 0 <= value < 2**53:
-            known[ours] = extra.pop(theirs)
+        if is_count(value) or (ours == "cost_usd" and isinstance(value, float)):
+            if 0 <= value < 2**53:
+                known[ours] = extra.pop(theirs)
     return Usage(**known, extra=extra or None)
 
 
