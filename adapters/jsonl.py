@@ -204,7 +204,7 @@ def _carried(message: Message | None) -> dict[str, Any]:
 
 
 def _usage(line: Json) -> Usage:
-    """Members that are no figures of the bridge, or no numbers, are passed on unchanged."""
+    """The usage with the members of FIGURES that have valid numbers. All others are its `extra`."""
     extra = {name: value for name, value in line.items() if name != "type"}
     known: dict[str, Any] = {}
     for theirs, ours in FIGURES.items():

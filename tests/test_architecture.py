@@ -644,7 +644,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_command_line.py": (
         "needs the program",
-        "cli: arguments main; server: banner lifecycle",
+        "cli: main; server: banner lifecycle",
     ),
     "tests/system/test_client.py": (
         "needs a server",
