@@ -204,14 +204,14 @@ def _carried(message: Message | None) -> dict[str, Any]:
 
 
 def _usage(line: Json) -> Usage:
-    """Members that are no figures of the bridge, or no numbers, are passed on unchanged."""
+    """The usage with the members of FIGURES that have valid numbers. All others are its `extra`."""
     extra = {name: value for name, value in line.items() if name != "type"}
     known: dict[str, Any] = {}
     for theirs, ours in FIGURES.items():
         value = extra.get(theirs)
-        counts = is_count(value) or (ours == "cost_usd" and isinstance(value, float))
-        if counts and 0 <= value < 2**53:
-            known[ours] = extra.pop(theirs)
+        if is_count(value) or (ours == "cost_usd" and isinstance(value, float)):
+            if 0 <= value < 2**53:
+                known[ours] = extra.pop(theirs)
     return Usage(**known, extra=extra or None)
 
 

@@ -570,7 +570,10 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_read_back.py": ("needs a database on disk", "store: replay"),
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
-    "tests/component/push/test_notifier.py": ("needs sockets", "push: attempts configs notifier updates"),
+    "tests/component/push/test_notifier.py": (
+        "needs sockets",
+        "push: attempts configs notifier updates",
+    ),
     "tests/server/auth/test_identity.py": (
         "needs requests",
         "auth: authentication config principal",
@@ -651,7 +654,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_command_line.py": (
         "needs the program",
-        "cli: arguments main; server: banner; server/lifecycle: parts serve site",
+        "cli: main; server: banner; server/lifecycle: parts serve site",
     ),
     "tests/system/test_client.py": (
         "needs a server",

@@ -21,12 +21,11 @@ from aiohttp import web
 from bridge.auth.token_bucket import LINES_A_BURST
 from bridge.task.approval_policy import Rule
 from bridge.telemetry.metrics.catalog import CATALOG, REFUSALS
-from tests.support.bridge_process import bridge, scripted
+from tests.support import prometheus
 from tests.support.client import Client, Json, RpcError, state, task_id
 from tests.support.liveness import Liveness, listening
 from tests.support.principals import As, headers
 from tests.support.principals import server as with_principals
-from tests.support import prometheus
 from tests.support.prometheus import Page, Series, page_of
 from tests.support.receivers import Receiver, accept, receiving
 from tests.support.served import Server, serving
@@ -62,7 +61,7 @@ class Place:
     async def until(self, holds: Callable[[Page], bool]) -> Page:
         """The first page for which this holds."""
         async with asyncio.timeout(WITHIN):
-            while not holds(page := await self.page()):
+            while not holds(page := await self.page()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             return page
 
@@ -388,7 +387,7 @@ def degraded(problem: str) -> Series:
 
 async def test_a_task_has_its_time_in_the_queue_and_to_the_first_event(workspace: Path) -> None:
     """With an adapter that begins each task with its prompt."""
-    cat = {"agent_adapter": "generic", "agent_binary": "/bin/cat", "agent_args": ()}
+    cat: dict[str, Any] = {"agent_adapter": "generic", "agent_binary": "/bin/cat", "agent_args": ()}
     async with serving(workspace, **cat) as one:
         await page_of(one.http, one.url)  # the observers begin
         assert state(await one.client().send("hi")) == "completed"

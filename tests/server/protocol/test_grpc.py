@@ -35,6 +35,7 @@ from tests.support.cases import each
 from tests.support.client import Json, state, streamed_text, task_id
 from tests.support.grpc_client import GrpcClient, GrpcError, connected, path, to_bytes
 from tests.support.liveness import Liveness
+from tests.support.prometheus import page_of
 from tests.support.rest import message
 from tests.support.served import Server, serving, serving_loaded
 
@@ -267,6 +268,8 @@ async def test_a_reader_that_stops_ends_only_its_own_answer(
                 )
                 await stalled.wait()
                 lazy.cancel()
+                page = await page_of(server.http, server.url)
+                assert page.value("bridge_slow_readers_cut_total", binding="grpc") == 2
     finally:
         logger.removeHandler(handler)
         logger.setLevel("NOTSET")

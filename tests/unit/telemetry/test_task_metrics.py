@@ -39,7 +39,7 @@ from bridge.telemetry.metrics.requests import RequestMetrics, code_of
 from bridge.telemetry.metrics.tasks import TaskMetrics
 from bridge.telemetry.metrics.tools import kind_of
 from bridge.telemetry.observation import RequestInfo
-from tests.support import documents
+from tests.support import documents, prometheus
 from tests.support.prometheus import Page, promtool
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -156,6 +156,16 @@ def test_a_question_has_the_time_until_its_answer(one: Observed, by: str, answer
     one.run("a", (0, Prompted()), (1, question), (21, answered), (22, Done()))
     names = {"agent": "a", "kind": "permission", "answered_by": answered_by}
     assert one.page.value("bridge_question_wait_seconds_sum", **names) == 20
+
+
+@pytest.mark.parametrize(("end", "count"), [(TimedOut("late"), 1), (Canceled(), 0), (Done(), 0)])
+def test_a_question_that_ends_its_task_by_timeout_counts(
+    one: Observed, end: Event, count: int
+) -> None:
+    one.run("a", (0, Prompted()), (1, Question("q", "text", "Who?")), (31, end))
+    names = {"agent": "a", "kind": "text", "answered_by": "timeout"}
+    key = prometheus.series("bridge_question_wait_seconds_count", **names)
+    assert one.page[key] == count
 
 
 def test_a_rule_answers_at_once(one: Observed) -> None:
