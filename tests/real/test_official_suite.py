@@ -1,14 +1,14 @@
-"""The official suite of A2A 1.0 over each binding. It is in no package index: BRIDGE_TCK_DIR names a
-checkout of a2aproject/a2a-tck, branch 1.0-dev, with its environment in .venv (`uv sync`). The run
-takes a minute, because the suite waits for streams and deadlines."""
+"""The official suite of A2A 1.0 over each binding. It is in no package index: BRIDGE_TCK_DIR names
+a checkout of a2aproject/a2a-tck, branch 1.0-dev, with its environment in .venv (`uv sync`). The run
+takes one or two minutes, because the suite waits for streams and deadlines."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 

@@ -1,6 +1,6 @@
 """The adapter `jsonl` with a program that behaves as the official test suite of A2A asks by the
-prefix of `messageId`. A prefix that it does not know completes the task. It reads text only, because
-the suite sends a file of an unknown type and wants a refusal."""
+prefix of `messageId`. A prefix that it does not know completes the task. It reads text only,
+because the suite sends a file of an unknown type and wants a refusal."""
 
 from __future__ import annotations
 
