@@ -216,10 +216,12 @@ def make_runtime_agent(
     """The settings of the agent's new contexts."""
     settings, adapter, state = agent.settings, agent.adapter, shared.state
     observers = shared.agent_observers.setdefault(agent.id, [])
-    if not observers:
+    if not observers:  # else the agent was changed, and its tasks are observed already
         observers.extend((TaskLog(agent.id), *shared.observers))
-        if shared.tracing:
-            observers.append(shared.tracing.agent(agent))
+    if shared.tracing:
+        spans = shared.tracing.agent(agent)
+        if spans not in observers:
+            observers.append(spans)
     return Agent(
         sessions=make_session_factory(agent, state, sandbox),
         idle_seconds=settings.limits.session_idle_ms / 1000,
