@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,16 @@ from aiohttp import web
 from bridge.errors import ConfigurationError
 from bridge.server.extras import span_queue
 from bridge.server.settings.root import Settings
+from bridge.task.events import Done, Event, ToolCall, ToolResult
+from bridge.task.message import Message, MessageTrace, Role
+from bridge.task.state import Task
 from bridge.telemetry.tracing import catalog
 from bridge.telemetry.tracing.catalog import SPANS
 from bridge.telemetry.tracing.context import TraceContext
 from bridge.telemetry.tracing.exporter import QUEUE, SpanQueue
 from bridge.telemetry.tracing.spans import EndedSpan
+from bridge.telemetry.tracing.tasks import TaskSpans
+from bridge.telemetry.tracing.turns import TracedAgent
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.client import Json, RpcError, state
@@ -248,6 +255,51 @@ async def test_content_is_recorded_on_request_and_without_secrets(workspace: Pat
 
 CONTENT = {"otel_instrumentation_genai_capture_message_content": True}
 LEAKED = "ghp_" + "a1B2" * 10
+
+
+# --- tasks of another server ---------------------------------------------------------------------
+
+
+def begun() -> Task:
+    task = Task("t", "c", datetime(2026, 1, 1, tzinfo=UTC))
+    task.history.append(Message("m", Role.USER, (), trace=MessageTrace(SAMPLED)))
+    return task
+
+
+async def test_the_spans_of_a_restored_task_are_those_of_its_journal() -> None:
+    """Also of a task that the server began, lost to another one, and restored."""
+    journal: list[Event] = [ToolCall("x", "Bash", {}), ToolResult("x", ""), Done()]
+
+    async def read(task_id: str) -> AsyncIterator[tuple[Sequence[Event], datetime]]:
+        for event in journal:
+            yield [event], datetime(2026, 1, 1, 1, tzinfo=UTC)
+
+    for known in (False, True):
+        spans: list[EndedSpan] = []
+        observer = TaskSpans(TracedAgent("a", "A", "p"), spans.append, read)
+        if known:
+            observer.began(begun())
+        task = begun()
+        task.apply(Done(), task.created)
+        observer.recorded(task, [Done()], task.created)
+        assert spans == []  # the end is not committed yet
+        await observer.settle(5)
+        assert [span.name for span in spans] == ["execute_tool Bash", "invoke_agent A"]
+        observer.recorded(task, [Done()], task.created)
+        await observer.settle(5)
+        assert len(spans) == 4 and spans[:2] == spans[2:]  # nothing is kept
+
+
+async def test_a_journal_that_cannot_be_read_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def read(task_id: str) -> AsyncIterator[tuple[Sequence[Event], datetime]]:
+        raise LookupError(task_id)
+        yield [], datetime.now(UTC)
+
+    task = begun()
+    observer = TaskSpans(TracedAgent("a", "A", "p"), lambda span: None, read)
+    observer.restore(task)
+    await observer.settle(5)
+    assert "a trace is incomplete" in caplog.text
 
 
 # --- the queue -----------------------------------------------------------------------------------

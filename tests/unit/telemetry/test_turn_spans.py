@@ -182,6 +182,7 @@ def test_a_title_of_a_call_is_not_a_name() -> None:
         "execute_tool execute",
         "execute_tool other",
     ]
+    assert len({span.context.span_id for span in turn.spans}) == len(names)
     second = turn.spans[1]
     assert second.attributes["gen_ai.tool.type"] == "extension"
     assert second.attributes["error.type"] == "tool_error" and second.failed
