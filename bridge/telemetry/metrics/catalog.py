@@ -46,11 +46,11 @@ REFUSALS = ("limit", "forbidden", "unavailable", "connections", "slow", "malform
 FAILURES = (
     *product(("bearer",), ("missing", "unknown", "expired", "throttled", "agent_process")),
     *(("api_key", "unknown"), ("api_key", "agent_process"), ("basic", "unknown")),
-    *product(("oidc",), ("unknown", "expired", "signature", "audience")),
-    ("same_user", "agent_process"),
+    *(("oidc", "unknown"), ("same_user", "agent_process")),
     *product(("unix_socket",), ("missing", "other_uid", "forwarded", "agent_process")),
 )
-"""Scheme and cause of failed authentications."""
+"""Scheme and cause of failed authentications. Others, such as an expired token of a provider, begin
+with their first value."""
 LISTENERS = ("tcp", "unix")
 READERS = ("http", "grpc")
 DELIVERIES = ("delivered", "retry", "dead")
