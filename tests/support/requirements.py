@@ -1996,8 +1996,7 @@ Redis Streams differ where a request may wait for a server, and may be delivered
 * A client has no connection: nothing ends or counts as a disconnect when it does not read. Streams
   have no heartbeats.
 * The answer to a request without an id is an end without content; the other bindings send nothing.
-* Requests reach the agent at the root, and another one by `metadata.bridge.agent`: there is no
-  path.
+* Requests reach the agent at the root. Only `metadata.bridge.agent` selects another one.
 """
 
 

@@ -150,7 +150,7 @@ async def test_servers_of_one_database_share_the_requests(
     place.env |= on_postgres(postgres_url)
     second = {"BRIDGE_STATE_DIR": f"{place.state}-b", "BRIDGE_NODE": "test:b"}
     async with broker.client() as client, place.server(BRIDGE_NODE="test:a") as (a, _):
-        async with place.server(**second) as (b, _):
+        async with place.server(True, **second) as (b, _):
             caller = RedisCaller(client)
             alice = Client(http, b.url, "1.0", {"Authorization": f"Bearer {TOKEN}"})
             asked = await alice.call("SendMessage", {"message": message("ask q What?")})
@@ -192,7 +192,7 @@ async def worker(workspace: Path, **env: str) -> AsyncIterator[tuple[Any, str]]:
 def with_worker(place: Place, broker: RedisBroker) -> dict[str, str]:
     """Let the servers of the place relay notifications. Returns the environment of a worker."""
     key = {"BRIDGE_PUSH_KEY": Fernet.generate_key().decode(), "BRIDGE_PUSH_ALLOW_PRIVATE": "true"}
-    with_redis(place, broker, BRIDGE_PUSH_RELAY="redis", BRIDGE_PUSH_LEASE_MS="20000", **key)
+    with_redis(place, broker, 0, BRIDGE_PUSH_RELAY="redis", BRIDGE_PUSH_LEASE_MS="20000", **key)
     secret = place.workspace.parent / "word"
     secret.write_text("word\n")
     secret.chmod(0o600)
