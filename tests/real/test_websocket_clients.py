@@ -62,7 +62,7 @@ async def test_ws_gets_a_stream_with_a_large_frame(workspace: Path) -> None:
         argv = (server.url, SECRET, "text hi")
         node = ("node", "--input-type=module", "-e")
         for one in (code, large):
-            status, out, err = await output(*node, one, "--", *argv, cwd=FOLDER)
+            status, out, err = await output(*node, one, "--", "client.mjs", *argv, cwd=FOLDER)
             assert status == 0, err
             assert "hi" in out and "TASK_STATE_COMPLETED" in out
         assert len(out) > 2**21

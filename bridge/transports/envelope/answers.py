@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 import orjson
 
-from bridge import errors
 from bridge.a2a.codec import STREAMING, Operation
 from bridge.auth.principal import Principal
 from bridge.telemetry.observation import REQUEST, RequestInfo
@@ -16,8 +14,6 @@ from bridge.transports.envelope.request import EnvelopeRequest
 from bridge.transports.negotiation import check_extension, shows_retry
 from bridge.transports.operation import Caller, Operations, Pending
 from bridge.transports.stream import Stream
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +59,13 @@ class OwnAnswers:
         )
 
     async def notify(self, asked: EnvelopeRequest) -> None:
-        """Execute a request that has no answer. Raises Unauthenticated, and no other error."""
-        try:
-            caller = replace(await self._caller(asked), stays=False)
-            operations, codec = self._agent.operations, asked.codec
-            if asked.operation in (Operation.SEND, Operation.STREAM):  # a stream does not block
-                await operations.stream(codec, Operation.STREAM, asked.params, caller)
-            elif asked.operation not in STREAMING:
-                await operations.call(codec, asked.operation, asked.params, caller)
-        except errors.Unauthenticated:
-            raise
-        except errors.RequestError as error:
-            log.info("a notification failed", extra={"error": str(error)})
+        """Execute a request that has no answer. Raises RequestError."""
+        caller = replace(await self._caller(asked), stays=False)
+        operations, codec = self._agent.operations, asked.codec
+        if asked.operation in (Operation.SEND, Operation.STREAM):  # a stream does not block
+            await operations.stream(codec, Operation.STREAM, asked.params, caller)
+        elif asked.operation not in STREAMING:
+            await operations.call(codec, asked.operation, asked.params, caller)
 
     async def _caller(self, asked: EnvelopeRequest) -> Caller:
         """The sender. Each request identifies it again. Raises RequestError."""

@@ -68,7 +68,7 @@ class Answers(Protocol):
         """Raises RequestError."""
 
     async def notify(self, asked: EnvelopeRequest) -> None:
-        """Execute a request that has no answer. Raises Unauthenticated, and no other error."""
+        """Execute a request that has no answer. Raises RequestError."""
 
 
 class EnvelopeConnection:
@@ -84,8 +84,6 @@ class EnvelopeConnection:
         self._streams: dict[str, ItemStream] = {}
         self._stopped: set[str] = set()  # streams that are canceled before they are open
         self._notified: set[asyncio.Task[None]] = set()
-        self.refused: asyncio.Event = asyncio.Event()
-        """Set if the credentials of the connection are not valid any more."""
 
     async def close(self, *, left: bool) -> None:
         """End all requests, without an answer. `left`: the client has disconnected; otherwise its
@@ -179,8 +177,6 @@ class EnvelopeConnection:
             if not isinstance(error, errors.RequestError):
                 log.exception("request failed", extra={"event": "request.failed"})
             await self._send([_error(codec, shown, error)])
-            if isinstance(error, errors.Unauthenticated):
-                self.refused.set()
         if streams:
             await self._send([b'{"jsonrpc":"2.0","id":%b,"streamEnd":true}' % shown])
 
@@ -214,8 +210,8 @@ class EnvelopeConnection:
             return await self.refuse(error)
         try:
             await self._answers.notify(asked)
-        except errors.Unauthenticated:
-            self.refused.set()
+        except errors.RequestError as error:
+            log.info("a notification failed", extra={"error": str(error)})
         except Exception:
             log.exception("a notification failed", extra={"event": "request.failed"})
 

@@ -52,12 +52,9 @@ class ForwardedAnswers:
     async def notify(self, asked: EnvelopeRequest) -> None:
         body = _body(asked)
         del body["id"]
-        try:
-            async with aclosing(self._post(body, _headers(asked))) as answer:
-                async for _ in answer:
-                    pass
-        except errors.RequestError as error:
-            log.info("a notification failed", extra={"error": str(error)})
+        async with aclosing(self._post(body, _headers(asked))) as answer:
+            async for _ in answer:
+                pass
 
 
 class ForwardedStream:

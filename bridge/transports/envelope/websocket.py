@@ -124,15 +124,14 @@ class WebSockets:
         requests = EnvelopeConnection(answers, writer, defaults=_defaults(request))
         one = _Open(socket, requests)
         self._open.add(one)
-        watching = asyncio.create_task(self._watch(one, connection))
+        watching = asyncio.create_task(self._watch(one, connection.watch_stall()))
         try:
             with agent.operations.held(request[PRINCIPAL]):
                 await self._read(one)
         except Unauthenticated:
             with suppress(TimeoutError):  # of its requests, each of which has an error of its own
                 await asyncio.wait_for(requests.finished(), CUT_AFTER)
-            requests.refused.set()
-            await asyncio.wait([watching])
+            await socket.close(code=CREDENTIALS_WITHDRAWN, message=b"credentials withdrawn")
         finally:
             self._open.discard(one)
             watching.cancel()
@@ -152,19 +151,11 @@ class WebSockets:
             else:
                 await one.requests.receive(message.data)
 
-    async def _watch(self, one: _Open, connection: Connection) -> None:
-        """Close the connection of a client that reads too slowly, or without valid credentials."""
-        stalled = connection.watch_stall()
-        waiting = [asyncio.create_task(event.wait()) for event in (stalled, one.requests.refused)]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waiting:
-                task.cancel()
-        if stalled.is_set():  # the connection is aborted if the client does not read the close
-            await one.socket.close(code=SLOW_READER, message=b"slow reader", drain=False)
-        else:
-            await one.socket.close(code=CREDENTIALS_WITHDRAWN, message=b"credentials withdrawn")
+    async def _watch(self, one: _Open, stalled: asyncio.Event) -> None:
+        """Close the connection of a client that reads too slowly. It is aborted if the client does
+        not read that, either."""
+        await stalled.wait()
+        await one.socket.close(code=SLOW_READER, message=b"slow reader", drain=False)
 
 
 def _defaults(request: web.Request) -> dict[str, str]:

@@ -286,8 +286,9 @@ async def test_a_frame_without_an_id_has_no_answer(server: Server) -> None:
     """It takes effect."""
     async with connected(server) as socket:
         sent = request("SendMessage", {"message": {**message("text hi"), "contextId": "silent"}})
-        del sent["id"]
-        await socket.send_json(sent)
+        for silent in (request("GetTask", {"id": "none"}), sent):
+            del silent["id"]
+            await socket.send_json(silent)
         async with asyncio.timeout(WITHIN):
             while True:
                 await socket.send_json(request("ListTasks", {"contextId": "silent"}))
