@@ -110,7 +110,9 @@ class Machine:
 
 def checkout(root: Path) -> None:
     """The files of the project, without its tests, in /root/checkout of a machine."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True
+    )
     for name in filter(None, listed.stdout.decode().split("\0")):
         target = root / "root/checkout" / name
         if not name.startswith("tests/") and (CHECKOUT / name).is_file():

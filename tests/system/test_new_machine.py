@@ -66,9 +66,7 @@ def _install(host: Machine) -> None:
     shown = host.follow(block_with("pip install '.[client,metrics]'\n/opt/coding-agent-bridge/"))
     assert "/etc/systemd/system/coding-agent-bridge@.service\n" in shown
     assert 'agent_adapter = "claude-code"' in SETTINGS
-    host.write(
-        "/root/checkout/team.toml", SETTINGS.replace('agent_adapter = "claude-code"', AGENT)
-    )
+    host.write("/root/checkout/team.toml", SETTINGS.replace('agent_adapter = "claude-code"', AGENT))
     host.follow(block_with("useradd"))
     host.write(f"/etc/systemd/system/{UNIT}.d/override.conf", of("ini")[0])
     shown = team(host, "coding-agent-bridge doctor")
@@ -110,7 +108,9 @@ def _put_behind_nginx(host: Machine) -> None:
     message = {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "text by the proxy"}]}
     call = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage"}
     host.write("/root/call.json", json.dumps({**call, "params": {"message": message}}))
-    post = f"{trusted} -d @/root/call.json -H 'Content-Type: application/json' -H 'A2A-Version: 1.0'"
+    post = (
+        f"{trusted} -d @/root/call.json -H 'Content-Type: application/json' -H 'A2A-Version: 1.0'"
+    )
     url = "https://bridge.example.org/a2a/jsonrpc"
     bearer = '-H "Authorization: Bearer $(cat /etc/coding-agent-bridge/team.token)"'
     shown = host.run(f"{post} {bearer} {url}")
@@ -129,9 +129,7 @@ def _back_up_and_restore(host: Machine) -> None:
     host.run(f"{TEAM}\n({start}) < /dev/null > /root/drill.log 2>&1 &")
     host.until("curl -sf 127.0.0.1:41299/ready", "cat /root/drill.log")
     other = "env BRIDGE_STATE_DIR=/var/backups/team/drill"
-    shown = [
-        json.loads(team(host, f"{one} cab task list -o json"))["tasks"] for one in ("", other)
-    ]
+    shown = [json.loads(team(host, f"{one} cab task list -o json"))["tasks"] for one in ("", other)]
     assert len(shown[0]) == 2
     assert shown[0] == shown[1]
     pid = json.loads((host.root / "var/backups/team/drill/server.json").read_text())["pid"]

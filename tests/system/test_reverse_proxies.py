@@ -85,7 +85,9 @@ async def _items_pass_at_once_and_a_stream_resumes(
     """The agent waits until the client has its text: a proxy that collects items would hang. Then
     the proxy is restarted, and the client gets the rest."""
     first, second = f"first-{proxy.port}", f"second-{proxy.port}"
-    script = f"text one \nwait {live.path} {first}\ntext two \nwait {live.path} {second}\ntext three"
+    script = (
+        f"text one \nwait {live.path} {first}\ntext two \nwait {live.path} {second}\ntext three"
+    )
     async with through.stream(script) as items:
         seen = [await anext(items)]
         task = task_id(seen[0])
@@ -167,7 +169,7 @@ async def _over_grpc(proxy: ReverseProxy, method: str, params: Json) -> list[Jso
 async def _over_websocket(through: Client, method: str, params: Json) -> list[Json]:
     url = f"ws{through.url.removeprefix('http')}/a2a/ws"
     headers = {**BEARER, "A2A-Version": "1.0"}
-    items = []
+    items: list[Json] = []
     async with through.session.ws_connect(url, headers=headers) as socket:
         await socket.send_json({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
         async for frame in socket:
