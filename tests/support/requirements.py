@@ -150,6 +150,10 @@ SENDING = (
             *_in("server/protocol/server", "test_a_medium_that_the_agent_cannot_read_is_refused"),
             *_in("server/protocol/inputs", "test_an_agent_without_files_refuses_them"),
             *_in(
+                "server/protocol/conformance",
+                "test_the_agent_of_the_official_suite_behaves_as_it_asks",
+            ),
+            *_in(
                 "server/protocol/rest",
                 "test_a_part_that_the_agent_cannot_read_is_not_a_matter_of_http",
             ),
