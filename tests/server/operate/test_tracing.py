@@ -202,12 +202,12 @@ async def test_requests_that_fail_and_those_that_are_not_sampled(workspace: Path
 
 
 async def test_push_attempts_are_spans_of_the_turn(workspace: Path) -> None:
-    """The first attempt fails, so the second one waits a second."""
+    """The first one gets no retry."""
     receiver = Receiver(refuse, accept)
     async with collecting() as collector, receiving(receiver):
         async with traced(workspace, collector) as one:
             config = {"taskPushNotificationConfig": {"url": receiver.url, "token": "my-token"}}
-            await one.client().send("text a", config)
+            await one.client().send("status x\nstatus y\ntext a", config)
             await receiver.got(3)
         attempts = collector.named("POST")
         turn = collector.one("invoke_agent")
@@ -217,15 +217,15 @@ async def test_push_attempts_are_spans_of_the_turn(workspace: Path) -> None:
     assert first.attributes == {
         "http.request.method": "POST",
         "server.address": "127.0.0.1",
-        "http.response.status_code": 503,
-        "error.type": "503",
+        "http.response.status_code": 404,
+        "error.type": "404",
     }
     assert (second.attributes["http.response.status_code"], second.failed) == (202, False)
     assert not [body for body in collector.bodies if b"my-token" in body]
 
 
 async def refuse(request: web.Request) -> web.Response:
-    return web.Response(status=503)
+    return web.Response(status=404)
 
 
 async def test_content_is_recorded_on_request_and_without_secrets(workspace: Path) -> None:
