@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def check_table(spans: list[Span]) -> None:
         assert set(span.attributes) <= found[0].attributes | found[0].content, span
 
 
-async def test_a_turn_is_a_trace(workspace: Path) -> None:
+async def test_a_turn_is_a_trace(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     async with collecting() as collector:
         async with traced(workspace, collector, agent_name="Reviewer") as one:
             client = one.client(traceparent=SAMPLED)
@@ -132,7 +134,8 @@ async def test_a_turn_is_a_trace(workspace: Path) -> None:
     assert not [one for one in collector.bodies if b"secret-host" in one or b"hostname" in one]
     assert not [one for one in collector.bodies if b"May I" in one or b"Hello" in one]
     assert not [one for one in collector.bodies if str(workspace).encode() in one]
-    assert json.dumps(turn.attributes)
+    (line,) = [one for one in map(vars, caplog.records) if one.get("event") == "task.ended"]
+    assert (line["trace_id"], line["span_id"]) == (turn.trace_id, turn.span_id)
 
 
 async def test_each_binding_continues_the_trace_of_its_client(workspace: Path) -> None:
