@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def check_table(spans: list[Span]) -> None:
         assert set(span.attributes) <= found[0].attributes | found[0].content, span
 
 
-async def test_a_turn_is_a_trace(workspace: Path) -> None:
+async def test_a_turn_is_a_trace(workspace: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     async with collecting() as collector:
         async with traced(workspace, collector, agent_name="Reviewer") as one:
             client = one.client(traceparent=SAMPLED)
@@ -132,7 +134,8 @@ async def test_a_turn_is_a_trace(workspace: Path) -> None:
     assert not [one for one in collector.bodies if b"secret-host" in one or b"hostname" in one]
     assert not [one for one in collector.bodies if b"May I" in one or b"Hello" in one]
     assert not [one for one in collector.bodies if str(workspace).encode() in one]
-    assert json.dumps(turn.attributes)
+    (line,) = [one for one in map(vars, caplog.records) if one.get("event") == "task.ended"]
+    assert (line["trace_id"], line["span_id"]) == (turn.trace_id, turn.span_id)
 
 
 async def test_each_binding_continues_the_trace_of_its_client(workspace: Path) -> None:
@@ -202,12 +205,12 @@ async def test_requests_that_fail_and_those_that_are_not_sampled(workspace: Path
 
 
 async def test_push_attempts_are_spans_of_the_turn(workspace: Path) -> None:
-    """The first attempt fails, so the second one waits a second."""
+    """The first one gets no retry."""
     receiver = Receiver(refuse, accept)
     async with collecting() as collector, receiving(receiver):
         async with traced(workspace, collector) as one:
             config = {"taskPushNotificationConfig": {"url": receiver.url, "token": "my-token"}}
-            await one.client().send("text a", config)
+            await one.client().send("status x\nstatus y\ntext a", config)
             await receiver.got(3)
         attempts = collector.named("POST")
         turn = collector.one("invoke_agent")
@@ -217,15 +220,15 @@ async def test_push_attempts_are_spans_of_the_turn(workspace: Path) -> None:
     assert first.attributes == {
         "http.request.method": "POST",
         "server.address": "127.0.0.1",
-        "http.response.status_code": 503,
-        "error.type": "503",
+        "http.response.status_code": 404,
+        "error.type": "404",
     }
     assert (second.attributes["http.response.status_code"], second.failed) == (202, False)
     assert not [body for body in collector.bodies if b"my-token" in body]
 
 
 async def refuse(request: web.Request) -> web.Response:
-    return web.Response(status=503)
+    return web.Response(status=404)
 
 
 async def test_content_is_recorded_on_request_and_without_secrets(workspace: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 from bridge.errors import TaskNotFound
 from bridge.telemetry.observation import RequestInfo
 from bridge.telemetry.request_log import RequestLog
+from bridge.telemetry.tracing.context import TraceContext
 
-INFO = RequestInfo("rest", "r1", "::1")
+INFO = RequestInfo("rest", "r1", "::1", TraceContext("a" * 32, "b" * 16, False))
 
 
 def lines(
@@ -32,6 +33,7 @@ def test_a_refused_request_has_a_line(caplog: pytest.LogCaptureFixture) -> None:
     )
     assert (line["request_id"], line["binding"], line["peer"]) == ("r1", "rest", "::1")
     assert (line["principal"], line["operation"], line["seconds"]) == ("ide", "GetTask", 0.123)
+    assert (line["trace_id"], line["span_id"]) == ("a" * 32, "b" * 16)
     assert "secret" not in str(line)
 
 
