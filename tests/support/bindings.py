@@ -219,7 +219,7 @@ async def over_websocket(server: Server, **headers: str) -> AsyncIterator[Envelo
 
 @asynccontextmanager
 async def over_stdio(
-    workspace: Path, *arguments: str, headers: bool = False, **env: str
+    workspace: Path, *arguments: str, headers: bool = False, **env: Any
 ) -> AsyncIterator[EnvelopeBinding]:
     """`coding-agent-bridge stdio` with these arguments. `headers`: each frame has the header
     Content-Length."""

@@ -204,8 +204,8 @@ async def test_a_task_is_changed_at_any_server(nodes: Place, live: Liveness) -> 
         assert [tasks[one]["node"] for one in ids] == ["test:a", "test:a"]
         for node, here in (("test:a", set(ids)), ("test:b", set())):
             async with c.session.get(f"{c.url}/monitor/tasks", params={"node": node}) as response:
-                found = {one["id"] for one in (await response.json())["tasks"]}
-            assert {*ids} & found == here
+                seen = {one["id"] for one in (await response.json())["tasks"]}
+            assert {*ids} & seen == here
         async with b.session.get(f"{b.url}/nodes") as response:
             listed = (await response.json())["nodes"]
         assert [(one["name"], one["state"]) for one in listed] == [

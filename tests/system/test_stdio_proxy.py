@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -47,7 +48,7 @@ async def test_a_stream_continues_after_a_crash_of_the_server(place: Place, live
     """Without a gap and without a repetition, at the new address and with the token of the local
     server. Two starts of a server."""
     place.env = {"BRIDGE_AUTH": "auto"}
-    state_folder = {"BRIDGE_STATE_DIR": str(place.state)}
+    state_folder: dict[str, Any] = {"BRIDGE_STATE_DIR": str(place.state)}
     script = f"text a\nwait {live.path} agent\ntext b\npermit q May I?\ntext c"
     async with place.server() as (server, _):
         async with child(place.workspace, "--local", cwd=place.workspace, **state_folder) as proxy:

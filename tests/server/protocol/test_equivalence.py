@@ -76,7 +76,7 @@ def without_defaults(value: Any) -> Any:
 
 
 Bindings = tuple[Binding, ...]
-OF_STDIO = {"BRIDGE_MAX_SESSIONS": "32", "BRIDGE_PUSH_ALLOW_PRIVATE": "true"}
+OF_STDIO: dict[str, Any] = {"BRIDGE_MAX_SESSIONS": "32", "BRIDGE_PUSH_ALLOW_PRIVATE": "true"}
 
 
 @pytest.fixture(scope="module")
