@@ -124,7 +124,7 @@ class LimitedRunner(web.AppRunner):
         burst = max(limits.per_peer, 2 * limits.per_second)
         self._peers.change(limits.per_second, burst, max(limits.connections, 10 * burst))
         if isinstance(self.server, _Server):
-            self.server.change(limits)
+            self.server.limits = limits
 
     def site(self, listening: socket.socket) -> web.SockSite:
         """A site on a bound socket. The site owns the socket."""
@@ -156,6 +156,7 @@ class _Server(web.Server):
     ) -> None:
         self.loop = asyncio.get_running_loop()
         super().__init__(made.request_handler, request_factory=self._begin, loop=self.loop)
+        self.limits = limits
         self.rates = rates
         self.tally = tally
         self.open: dict[Connection, None] = {}
@@ -163,28 +164,16 @@ class _Server(web.Server):
         self.refused: dict[Connection, float] = {}
         self.peers: Counter[str | int] = Counter()
         self._make_request_of_app = made.request_factory
+        shortest = min(limits.header, limits.body, limits.stall)
+        self._every = min(LOOK_EVERY, shortest / 4)
+        self._timer = self.loop.call_later(self._every, self._check_deadlines)
         self._paused = 0.0  # seconds in total
-        self._timer: asyncio.TimerHandle | None = None
-        self.change(limits)
 
     def __call__(self) -> Connection:
         return Connection(self)
 
-    def change(self, limits: ConnectionLimits) -> None:
-        """Use these limits from now on."""
-        self.limits = limits
-        shortest = min(limits.header, limits.body, limits.stall)
-        self._every = min(LOOK_EVERY, shortest / 4)
-        self._look_later()
-
-    def _look_later(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-        self._timer = self.loop.call_later(self._every, self._check_deadlines)
-
     def stop(self) -> None:
-        if self._timer:
-            self._timer.cancel()
+        self._timer.cancel()
         for connection in list(self.refused):
             connection.abort()
 
@@ -199,7 +188,7 @@ class _Server(web.Server):
         return self.loop.time() - self._paused
 
     def _check_deadlines(self) -> None:
-        late = self.loop.time() - self._timer.when() if self._timer else 0.0
+        late = self.loop.time() - self._timer.when()
         if late > self._every:
             self._paused += late
         now = self.now()
@@ -208,7 +197,7 @@ class _Server(web.Server):
         for connection, since in list(self.refused.items()):
             if now - since > REFUSED_FOR:
                 connection.abort()
-        self._look_later()
+        self._timer = self.loop.call_later(self._every, self._check_deadlines)
 
     def has_room(self, peer: str | int) -> bool:
         """Whether `peer` may open one more connection. It may replace the connection that has been
