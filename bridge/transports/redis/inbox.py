@@ -59,8 +59,8 @@ class RequestInbox:
         )
 
     async def take(self, most: int) -> Sequence[RequestEntry]:
-        """At most so many new entries, after at most BLOCK seconds, or half of `claim`. After a loss
-        of the connection it does not wait: a lost answer may have had entries (see own)."""
+        """At most so many new entries, after at most BLOCK seconds, or half of `claim`. After a
+        loss of the connection it does not wait: a lost answer may have had entries (see own)."""
         losses, block = self.losses, min(int(1000 * BLOCK), self._claim // 2)
 
         async def read(client: Any) -> Sequence[RequestEntry]:
