@@ -59,9 +59,9 @@ class RequestInbox:
         )
 
     async def take(self, most: int) -> Sequence[RequestEntry]:
-        """At most so many new entries, after at most BLOCK seconds. After a loss of the connection
-        it does not wait for one: an answer that was lost may have had entries (see own)."""
-        losses = self.losses
+        """At most so many new entries, after at most BLOCK seconds, or half of `claim`. After a
+        loss of the connection it does not wait: a lost answer may have had entries (see own)."""
+        losses, block = self.losses, min(int(1000 * BLOCK), self._claim // 2)
 
         async def read(client: Any) -> Sequence[RequestEntry]:
             found = await client.xreadgroup(
@@ -69,7 +69,7 @@ class RequestInbox:
                 self._consumer,
                 {self._stream: ">"},
                 count=min(most, AT_ONCE),
-                block=int(1000 * BLOCK) if self.losses == losses else None,
+                block=block if self.losses == losses else None,
             )
             return [RequestEntry(*entry) for _, entries in found for entry in entries]
 

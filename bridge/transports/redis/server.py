@@ -185,13 +185,13 @@ class _Mailbox:
             return
         try:
             with self._service.agent.operations.held(principal):
-                await self._read_on()
+                await self._take_all()
         except Unauthenticated:
             log.info("requests are not read any more", extra={"principal": principal.id})
         finally:
             await self._inbox.leave()
 
-    async def _read_on(self) -> None:
+    async def _take_all(self) -> None:
         """Take requests, until this call is cancelled. After a loss of the stream, it
         begins again."""
         failures = 0
