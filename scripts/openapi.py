@@ -16,13 +16,12 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from bridge import errors
 from bridge.a2a.card import EXTENSION
-from bridge.a2a.codec import ERRORS, Operation
+from bridge.a2a.codec import ERRORS, STREAMING, Operation
 from bridge.a2a.requests import ListRequest, Params, TaskParams
 from bridge.a2a.v1_0 import V1_0, PushConfigRequest, PushNameRequest, PushTaskRequest, SendRequest
 from bridge.server.openapi import GENERATED, variant
 from bridge.transports.listener import connection_limits, origin
 from bridge.transports.negotiation import A2A_JSON, JSON
-from bridge.transports.operation import STREAMING
 from bridge.transports.rest import ROUTES, STATUS
 from scripts.openapi_answers import COMPONENTS, CONFIG, EVENT, NAME, TEXT, Schema, ref
 

@@ -22,14 +22,13 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from bridge.a2a.card import EXTENSION
-from bridge.a2a.codec import Operation
+from bridge.a2a.codec import STREAMING, Operation
 from bridge.errors import ConfigurationError
 from bridge.server.settings.load import load
 from bridge.transports.grpc.health import HEALTH
 from bridge.transports.grpc.messages import message_class
 from bridge.transports.grpc.server import GrpcConfig, GrpcServer
 from bridge.transports.grpc.service import SERVICE, Method, methods
-from bridge.transports.operation import STREAMING
 from tests.support import principals
 from tests.support.agents import Write
 from tests.support.cases import each
