@@ -223,7 +223,9 @@ async def over_stdio(
 ) -> AsyncIterator[EnvelopeBinding]:
     """`coding-agent-bridge stdio` with these arguments. `headers`: each frame has the header
     Content-Length."""
-    async with child(workspace, *arguments, headers=headers, **env) as process:
+    async with child(
+        workspace, *arguments, headers=headers, stderr=None, cwd=None, **env
+    ) as process:
 
         async def send(frame: str) -> None:
             process.send(frame.encode())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
@@ -48,10 +47,12 @@ async def test_a_stream_continues_after_a_crash_of_the_server(place: Place, live
     """Without a gap and without a repetition, at the new address and with the token of the local
     server. Two starts of a server."""
     place.env = {"BRIDGE_AUTH": "auto"}
-    state_folder: dict[str, Any] = {"BRIDGE_STATE_DIR": str(place.state)}
+    folder = str(place.state)
     script = f"text a\nwait {live.path} agent\ntext b\npermit q May I?\ntext c"
     async with place.server() as (server, _):
-        async with child(place.workspace, "--local", cwd=place.workspace, **state_folder) as proxy:
+        async with child(
+            place.workspace, "--local", cwd=place.workspace, BRIDGE_STATE_DIR=folder
+        ) as proxy:
             proxy.send(streamed(1, script))
             frames: list[Json] = []
             await item_with(proxy, "artifactUpdate", frames)

@@ -112,7 +112,7 @@ async def bindings(
         serving(workspace, bridge_max_sessions=32, **chosen) as server,
         over_unix(server, path) as unix,
         over_websocket(server) as websocket,
-        over_stdio(workspace, **OF_STDIO) as stdio,
+        over_stdio(workspace, headers=False, **OF_STDIO) as stdio,
         over_stdio(workspace, "--url", server.url, headers=True) as forwarded,
         connected(server.grpc) as client,
     ):
