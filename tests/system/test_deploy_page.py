@@ -127,6 +127,21 @@ def test_logrotate_renames_audit_logs(tmp_path: Path) -> None:
     assert (tmp_path / "a/state/audit.jsonl.1").stat().st_ino == inode
 
 
+def test_files_use_the_pages_and_commands_of_the_server() -> None:
+    """The image and the new machine of the soak tier run them."""
+    shipped = CHECKOUT / "deploy"
+    pod = (shipped / "kubernetes/statefulset.yaml").read_text()
+    probes = re.findall(r"(\w+)Probe:\n +httpGet: \{path: (\S+), port: http\}", pod)
+    assert probes == [("startup", "/ready"), ("readiness", "/ready"), ("liveness", "/health")]
+    for name in ("coding-agent-bridge@.service", "coding-agent-bridge.service"):
+        unit = (shipped / "systemd" / name).read_text()
+        assert re.search(r"^ExecReload=\S+/coding-agent-bridge reload$", unit, re.MULTILINE)
+    image = (shipped / "Containerfile").read_text()
+    assert 'CMD ["coding-agent-bridge", "health"]' in image
+    system = (shipped / "systemd/coding-agent-bridge@.service").read_text()
+    assert "Environment=LOG_FORMAT=json\n" in system and " LOG_FORMAT=json " in image
+
+
 @pytest.mark.soak
 def test_kubernetes_accepts_the_manifests(tmp_path: Path) -> None:
     """By the schemas of its API; the validator has those of all versions, 72 MB. A misspelt member
