@@ -11,13 +11,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.debian import CERTIFICATES, Machine, checkout, debootstrap, large_folder, machine
+from tests.support.debian import (
+    CERTIFICATES,
+    LONGEST,
+    Machine,
+    checkout,
+    debootstrap,
+    large_folder,
+    machine,
+)
 from tests.support.deploy_page import block_with
 from tests.support.sandboxed import needs_root
 
 pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(3600)]
 BASE = "docker.io/library/debian:12-slim"
-WITHIN = 60.0  # seconds
 # The machine has no controllers of control groups, and no systemd.
 CONTAINERS = """\
 [containers]
@@ -41,7 +48,7 @@ def host() -> Iterator[Machine]:
         debootstrap(root)
         checkout(root)
         pack = ["tar", "-C", str(root), "--exclude=./root", "-cf", str(root / "root/base.tar"), "."]
-        subprocess.run(pack, check=True, timeout=WITHIN)
+        subprocess.run(pack, check=True, timeout=LONGEST)
         with machine(root) as made:
             made.run("apt-get -qq update && apt-get -qq install -y curl", online=True)
             install, build = BUILD.splitlines()
