@@ -6,9 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from bridge.cli.client.arguments import is_client
 from bridge.server.settings.load import load
@@ -140,6 +143,22 @@ def test_files_use_the_pages_and_commands_of_the_server() -> None:
     assert 'CMD ["coding-agent-bridge", "health"]' in image
     system = (shipped / "systemd/coding-agent-bridge@.service").read_text()
     assert "Environment=LOG_FORMAT=json\n" in system and " LOG_FORMAT=json " in image
+
+
+def test_the_image_has_the_packages_of_all_extras() -> None:
+    """Otherwise run scripts/lock."""
+    lines = (CHECKOUT / "deploy/requirements.txt").read_text().splitlines()
+    locked = re.findall(r"^(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}$", "\n".join(lines), re.M)
+    assert len(locked) == sum(not line.startswith("#") for line in lines)
+    versions = {canonicalize_name(name): version for name, version in locked}
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    wanted = list(project["dependencies"])
+    for extra, requirements in project["optional-dependencies"].items():
+        wanted += requirements if extra not in ("dev", "fuzz") else []
+    for text in wanted:
+        one = Requirement(text)
+        if one.marker is None or one.marker.evaluate():
+            assert one.specifier.contains(versions.get(canonicalize_name(one.name), "0")), text
 
 
 @pytest.mark.soak
