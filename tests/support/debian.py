@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -106,6 +107,17 @@ class Machine:
         steps = re.findall(r"(?:.*\\\n)*.*\n", block)
         parts = groupby(steps, lambda step: _DOWNLOADS.match(step) is not None)
         return "".join(self.run(before + "".join(part), online=online) for online, part in parts)
+
+
+@contextmanager
+def large_folder(prefix: str) -> Iterator[Path]:
+    """A new folder below TMPDIR, with room for machines. Other file systems in it are kept."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    try:
+        yield folder
+    finally:
+        line = ["rm", "-rf", "--one-file-system", str(folder)]
+        subprocess.run(line, check=True, timeout=LONGEST)
 
 
 def checkout(root: Path) -> None:

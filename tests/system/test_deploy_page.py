@@ -6,9 +6,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from bridge.cli.client.arguments import is_client
 from bridge.server.settings.load import load
@@ -125,6 +128,37 @@ def test_logrotate_renames_audit_logs(tmp_path: Path) -> None:
     for team in ("a", "b"):
         assert os.listdir(tmp_path / team / "state") == ["audit.jsonl.1"]
     assert (tmp_path / "a/state/audit.jsonl.1").stat().st_ino == inode
+
+
+def test_files_use_the_pages_and_commands_of_the_server() -> None:
+    """The image and the new machine of the soak tier run them."""
+    shipped = CHECKOUT / "deploy"
+    pod = (shipped / "kubernetes/statefulset.yaml").read_text()
+    probes = re.findall(r"(\w+)Probe:\n +httpGet: \{path: (\S+), port: http\}", pod)
+    assert probes == [("startup", "/ready"), ("readiness", "/ready"), ("liveness", "/health")]
+    for name in ("coding-agent-bridge@.service", "coding-agent-bridge.service"):
+        unit = (shipped / "systemd" / name).read_text()
+        assert re.search(r"^ExecReload=\S+/coding-agent-bridge reload$", unit, re.MULTILINE)
+    image = (shipped / "Containerfile").read_text()
+    assert 'CMD ["coding-agent-bridge", "health"]' in image
+    system = (shipped / "systemd/coding-agent-bridge@.service").read_text()
+    assert "Environment=LOG_FORMAT=json\n" in system and " LOG_FORMAT=json " in image
+
+
+def test_the_image_has_the_packages_of_all_extras() -> None:
+    """Otherwise run scripts/lock."""
+    lines = (CHECKOUT / "deploy/requirements.txt").read_text().splitlines()
+    locked = re.findall(r"^(\S+)==(\S+) --hash=sha256:[0-9a-f]{64}$", "\n".join(lines), re.M)
+    assert len(locked) == sum(not line.startswith("#") for line in lines)
+    versions = {canonicalize_name(name): version for name, version in locked}
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    wanted = list(project["dependencies"])
+    for extra, requirements in project["optional-dependencies"].items():
+        wanted += requirements if extra not in ("dev", "fuzz") else []
+    for text in wanted:
+        one = Requirement(text)
+        if one.marker is None or one.marker.evaluate():
+            assert one.specifier.contains(versions.get(canonicalize_name(one.name), "0")), text
 
 
 @pytest.mark.soak

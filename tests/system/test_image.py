@@ -6,20 +6,25 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.debian import CERTIFICATES, Machine, checkout, debootstrap, machine
+from tests.support.debian import (
+    CERTIFICATES,
+    LONGEST,
+    Machine,
+    checkout,
+    debootstrap,
+    large_folder,
+    machine,
+)
 from tests.support.deploy_page import block_with
 from tests.support.sandboxed import needs_root
 
-pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(3600)]
 BASE = "docker.io/library/debian:12-slim"
-WITHIN = 60.0  # seconds
 # The machine has no controllers of control groups, and no systemd.
 CONTAINERS = """\
 [containers]
@@ -38,13 +43,12 @@ AS_ANOTHER = START.replace("podman run", "podman run --user 12345:0").replace("c
 @pytest.fixture(scope="module")
 def host() -> Iterator[Machine]:
     """A machine with the image, which takes minutes. TMPDIR names the folder."""
-    folder = Path(tempfile.mkdtemp(prefix="image-"))
-    try:
+    with large_folder("image-") as folder:
         root = folder / "root"
         debootstrap(root)
         checkout(root)
         pack = ["tar", "-C", str(root), "--exclude=./root", "-cf", str(root / "root/base.tar"), "."]
-        subprocess.run(pack, check=True, timeout=WITHIN)
+        subprocess.run(pack, check=True, timeout=LONGEST)
         with machine(root) as made:
             made.run("apt-get -qq update && apt-get -qq install -y curl", online=True)
             install, build = BUILD.splitlines()
@@ -54,8 +58,6 @@ def host() -> Iterator[Machine]:
             made.run(f"podman import --quiet {change} /root/base.tar {BASE}")
             made.follow(f"{build}\n", before="export BUILDAH_ISOLATION=chroot\n")
             yield made
-    finally:
-        subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=WITHIN)
 
 
 def started(host: Machine) -> None:

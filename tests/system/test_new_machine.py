@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.support import agent, service_manager
-from tests.support.debian import Machine, checkout, debootstrap, machine
+from tests.support.debian import Machine, checkout, debootstrap, large_folder, machine
 from tests.support.deploy_page import block_with, of
 from tests.support.kept_state import FIRST, schema_of
 from tests.support.sandboxed import needs_root
 
-pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(3600)]
 SETTINGS, PROXY = of("toml")
 STATE = "/var/lib/coding-agent-bridge/team/state"
 UNIT = "coding-agent-bridge@team.service"
@@ -32,8 +30,7 @@ AGENT = 'agent_adapter = "jsonl"\nagent_binary = "/usr/bin/python3"\nagent_args 
 def fresh() -> Iterator[Machine]:
     """A machine with the checkout, and programs of systemd that do not need one that runs. It
     takes minutes. TMPDIR names the folder."""
-    folder = Path(tempfile.mkdtemp(prefix="machine-"))
-    try:
+    with large_folder("machine-") as folder:
         root = folder / "root"
         debootstrap(root)
         checkout(root)
@@ -44,8 +41,6 @@ def fresh() -> Iterator[Machine]:
             made.run("chmod 755 /usr/local/bin/systemctl")
             made.write("/etc/hosts", "127.0.0.1 localhost bridge.example.org\n")
             yield made
-    finally:
-        subprocess.run(["rm", "-rf", "--one-file-system", str(folder)], check=True, timeout=60)
 
 
 def test_the_page_leads_to_a_service_behind_a_proxy(fresh: Machine) -> None:
