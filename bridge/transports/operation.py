@@ -370,7 +370,7 @@ class _Observed:
                 seconds=time.monotonic() - self._begun,
                 error=error,
             )
-        self._caller.info.subject.task = None  # what the request has begun holds its facts
+        self._caller.info.subject.task = None  # work that outlives the request holds its facts
 
 
 def _note(caller: Caller, handle: TaskHandle) -> None:

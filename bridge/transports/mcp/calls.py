@@ -87,7 +87,7 @@ def observed_tool(name: str, principal: str) -> Iterator[None]:
                 seconds=time.monotonic() - begun,
                 error=problem,
             )
-        info.subject.task = None  # what the call has begun holds its facts
+        info.subject.task = None  # work that outlives the call holds its facts
 
 
 def note_task(handle: TaskHandle, message: str | None = None) -> None:
