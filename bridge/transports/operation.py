@@ -378,12 +378,14 @@ class _Observed:
                 seconds=time.monotonic() - self._begun,
                 error=error,
             )
+        self._caller.info.subject.task = None  # work that outlives the request holds its facts
 
 
 def _note(caller: Caller, handle: TaskHandle) -> None:
     """The request is about this task."""
     subject = caller.info.subject
-    subject.task, subject.agent = handle.task, handle.agent
+    if caller.info.trace:
+        subject.task, subject.agent = handle.task, handle.agent
 
 
 def _decoded(codec: Codec, params: Json, caller: Caller) -> SendParams:

@@ -87,10 +87,12 @@ def observed_tool(name: str, principal: str) -> Iterator[None]:
                 seconds=time.monotonic() - begun,
                 error=problem,
             )
+        info.subject.task = None  # work that outlives the call holds its facts
 
 
 def note_task(handle: TaskHandle, message: str | None = None) -> None:
     """The current request is about this task. `message`: the id of its message."""
     subject = observed().subject
-    subject.task, subject.agent = handle.task, handle.agent
+    if observed().trace:
+        subject.task, subject.agent = handle.task, handle.agent
     subject.message = message or subject.message
