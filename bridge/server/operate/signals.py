@@ -35,3 +35,6 @@ def handle_signals(
         loop.add_signal_handler(number, handle, number)
     loop.add_signal_handler(signal.SIGHUP, reload)
     loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
+    # Hundreds of children that end at once fill the pipe of the loop. Python would print a line for
+    # each further one, which is not a line of the log; one call of reap_orphans() is for all.
+    signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
