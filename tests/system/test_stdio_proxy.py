@@ -100,7 +100,7 @@ async def test_a_task_continues_after_the_end_of_its_parent(
             broken = {**unknown, "a2a-service-parameters": {"traceparent": "a\nb"}}
             proxy.send({**unknown, "method": "None"}, unknown, {**broken, "id": 3})
             found = {one["id"]: one["error"]["code"] for one in [await proxy.next() for _ in "abc"]}
-            assert sorted(found) == [2, 3]
+            assert sorted(found) == [2, 3] and found[3] == -32602
             assert await proxy.leave() == 0
         assert state(await client.get(kept)) == "working"
         await live.release("kept")
