@@ -21,6 +21,13 @@ examples:
 
 commands for tasks (`coding-agent-bridge help` lists all):
 {CLIENT_EXAMPLES}
+commands for operators:
+  coding-agent-bridge health --ready                     ask whether the server takes new tasks
+  coding-agent-bridge token ci --expires 90d             make a token
+  coding-agent-bridge reload                             apply a changed configuration
+  coding-agent-bridge backup DIR                         save the tasks, also while they run
+  coding-agent-bridge install-service                    write the units of systemd
+
 All settings are environment variables; docs/settings.md and .env.example list them.
 docs/deploy.md describes a server for other people: tokens, systemd, containers, proxies.
 """
