@@ -54,7 +54,12 @@ MEMBERS: dict[str, Json] = {
         "seconds": NUMBER,
     },
     "session.started": {"adapter": TEXT, "pid": COUNT, "start": STARTS, "cwd": TEXT},
-    "session.ended": {"adapter": TEXT, "pid": COUNT, "rung": TEXT, "exit": MAYBE_NUMBER},
+    "session.ended": {
+        "adapter": TEXT,
+        "pid": {"type": ["integer", "null"]},
+        "rung": TEXT,
+        "exit": MAYBE_NUMBER,
+    },
     "processes.leftover": {"count": COUNT},
     "auth.failed": {"scheme": SCHEMES, "cause": CAUSES},
     "request.answered": ANSWERED,

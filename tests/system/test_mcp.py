@@ -146,10 +146,14 @@ async def test_a_call_without_its_handle_is_repeated_after_a_crash(
     headers: dict[str, str],
 ) -> None:
     script = {"prompt": f"wait {live.path} agent\ntext hello\ndone"}
-    async with place.server() as (server, _):
+    async with place.server() as (server, other):
         client = Mcp(http, server.url, headers=headers)
         calling = asyncio.ensure_future(client.tool("delegate", script))
         await live.pid("agent")
+        # Before the commit, the next server would end this agent and begin the task again.
+        async with asyncio.timeout(30):
+            while not (await other.call("ListTasks", {"status": "TASK_STATE_WORKING"}))["tasks"]:
+                pass
         await kill(server)
         with pytest.raises(aiohttp.ClientError):
             await calling

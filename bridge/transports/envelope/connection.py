@@ -174,7 +174,7 @@ class EnvelopeConnection:
         except ConnectionError:
             return
         except Exception as error:
-            if not isinstance(error, errors.RequestError):
+            if not isinstance(error, errors.RequestError | AnsweredError):
                 log.exception("request failed", extra={"event": "request.failed"})
             await self._send([_error(codec, shown, error)])
         if streams:
@@ -210,7 +210,7 @@ class EnvelopeConnection:
             return await self.refuse(error)
         try:
             await self._answers.notify(asked)
-        except errors.RequestError as error:
+        except (errors.RequestError, AnsweredError) as error:
             log.info("a notification failed", extra={"error": str(error)})
         except Exception:
             log.exception("a notification failed", extra={"event": "request.failed"})

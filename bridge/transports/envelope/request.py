@@ -42,8 +42,8 @@ class Parameters:
         self.headers.update(given)
 
 
-class AnsweredError(errors.RequestError):
-    """The error of another server. `encoded`: as it encoded it."""
+class AnsweredError(Exception):
+    """The error in the answer of another server. `encoded`: as it encoded it."""
 
     def __init__(self, encoded: Mapping[str, Any]) -> None:
         super().__init__(str(encoded.get("message")))

@@ -290,8 +290,12 @@ async def test_a_job_that_redis_lost_is_handed_over_again(
         await until(waits)
         await client.flushall()
         async with working(broker):
-            await receiver.got(2)
-    assert receiver.ids == ["t:c:1", "t:c:2"]
+
+            async def arrived() -> bool:
+                return "t:c:2" in receiver.ids
+
+            await until(arrived)
+    assert [*dict.fromkeys(receiver.ids)] == ["t:c:1", "t:c:2"]  # a busy worker may repeat one
 
 
 async def test_a_job_that_a_worker_has_is_not_handed_over_again(
@@ -426,6 +430,8 @@ async def test_a_job_that_ends_each_worker_fails(broker: RedisBroker, tmp_path: 
         sender.happen(await sender.task(receiver), 1)
 
         async def failed() -> bool:
+            if not await client.exists(KEYS.jobs) or not await client.xinfo_groups(KEYS.jobs):
+                return False
             found = await client.xreadgroup(KEYS.group, "gone", {KEYS.jobs: ">"})
             for entry, _ in (one for _, entries in found for one in entries):
                 options = {"retrycount": 6, "justid": True}

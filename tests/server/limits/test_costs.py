@@ -89,7 +89,8 @@ async def test_an_event_costs_the_same_however_many_came_before(workspace: Path)
     print(f"calls of ours per event: {second:.1f} up to {2 * FEW}, {fourth:.1f} up to {4 * FEW}")
     assert fourth <= second + 1
     assert fourth < 120
-    assert calls.coroutines("process", "session", "runtime", "store") == {}
+    later = calls.coroutines("process", "session", "runtime", "store")
+    assert sum(later.values()) <= 1  # a reader that is late waits for once
 
 
 async def test_an_update_is_rendered_once_for_all_subscribers(workspace: Path) -> None:
