@@ -45,7 +45,7 @@ from tests.support.refusals import refused
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
-QUICK = ("claude-code", "codex", "claude-agent-acp", "copilot", "codex-acp")
+QUICK = ("claude-code", "codex", "codex-acp")
 SLOW = [cli for cli in CLIS if cli.name not in QUICK]
 UNCOUNTED = ("cline", "codex-acp", "droid")  # they do not report the tokens of a turn
 # two pixels wide, two high
