@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bridge_process import bridge, scripted
+from tests.support.liveness import Liveness
 from tests.support.official_sdks import play
 
 pytestmark = pytest.mark.real
@@ -18,7 +19,7 @@ SCRIPTS = {
     "send": "text hi\ndone",
     "stream": "status a\ntext hi\ndone",
     "get": "status x\ntext hi",
-    "resubscribe": "text a\npause 8\ntext b",
+    "resubscribe": "text a\nwait {path} agent\ntext b",
     "question": "permit q May I?\ntext !",
     "cancel": "text a\npause 20",
     "errors": "done",
@@ -33,25 +34,29 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("sdk", ["python-v1-grpc", "js-v1-grpc"])
-async def test_all_scenarios(workspace: Path, sdk: str) -> None:
-    """A start of the client takes a second. One task pauses for eight seconds, in which its client
-    must subscribe again: that one runs alone, the others run at once."""
+async def test_all_scenarios(workspace: Path, live: Liveness, sdk: str) -> None:
+    """A start of the client takes a second, and all scenarios run at once. One task continues when
+    its client has subscribed again."""
     scripts = {
-        name: one for name, one in SCRIPTS.items() if sdk.startswith("py") or name != "others"
+        name: one.format(path=live.path)
+        for name, one in SCRIPTS.items()
+        if sdk.startswith("py") or name != "others"
     }
     # In a process of its own: a server in this one might reap the clients.
     env = {**scripted(workspace), "BRIDGE_GRPC_PORT": "0", "BRIDGE_TOKEN": TOKEN}
+    env["LOG_REQUESTS"] = "true"
     async with bridge(workspace, **env, BRIDGE_MAX_TEXT_BYTES="100000") as server:
-        alone = scripts.pop("resubscribe")
-        again = await play(server.url, sdk, "resubscribe", alone, "yes", TOKEN)
         plays = [play(server.url, sdk, name, one, "yes", TOKEN) for name, one in scripts.items()]
-        seen = dict(zip(scripts, await asyncio.gather(*plays), strict=True))
+        playing = asyncio.gather(*plays)
+        await server.logged("subscribe was answered")
+        await live.release("agent")
+        seen = dict(zip(scripts, await playing, strict=True))
     assert (seen["send"]["state"], seen["send"]["text"]) == ("completed", "hi")
     assert (seen["stream"]["kinds"][0], seen["stream"]["text"]) == ("task", "hi")
     assert seen["stream"]["kinds"][-1] == "status:completed"
     assert seen["get"]["historyRoles"][0] == "user"
     assert seen["get"]["historyLength0"] == 0
-    assert (again["firstKind"], again["text"]) == ("task", "ab")
+    assert (seen["resubscribe"]["firstKind"], seen["resubscribe"]["text"]) == ("task", "ab")
     assert seen["question"]["options"] == ["Go on", "Do not"]
     assert seen["question"]["state"] == "completed"
     assert seen["cancel"]["state"] == seen["cancel"]["streamState"] == "canceled"
