@@ -62,13 +62,13 @@ class Answers(Protocol):
     """Answers requests: of this server (OwnAnswers), or of another one (ForwardedAnswers)."""
 
     async def call(self, asked: EnvelopeRequest) -> bytes:
-        """The JSON of the result. Raises RequestError."""
+        """The JSON of the result. Raises RequestError, and AnsweredError of another server."""
 
     async def stream(self, asked: EnvelopeRequest) -> ItemStream:
-        """Raises RequestError."""
+        """Raises as call() does."""
 
     async def notify(self, asked: EnvelopeRequest) -> None:
-        """Execute a request that has no answer. Raises RequestError."""
+        """Execute a request that has no answer. Raises as call() does."""
 
 
 class EnvelopeConnection:

@@ -74,12 +74,12 @@ class ForwardedStream:
         self._subscribed = False
 
     async def open(self) -> None:
-        """Wait for the first item. Raises RequestError."""
+        """Wait for the first item. Raises RequestError and AnsweredError."""
         self._answer = self._post(_body(self._asked), _headers(self._asked))
         self._first = await self._next()
 
     async def items(self, write: Write) -> AsyncGenerator[Batch | None]:
-        """One item in each batch. Raises RequestError."""
+        """One item in each batch. Raises as open() does."""
         batch = self._first
         try:
             while batch:
@@ -101,7 +101,7 @@ class ForwardedStream:
         return batch if batch or self._over else await self._resumed(lost)
 
     async def _next(self) -> Batch | None:
-        """The next item of the response; None at its end. Raises RequestError."""
+        """The next item of the response; None at its end. Raises as open() does."""
         assert self._answer
         try:
             async for number, body in self._answer:
@@ -129,7 +129,7 @@ class ForwardedStream:
         self._over = state in _ENDS or (self._sends and state == "input-required")
 
     async def _resumed(self, lost: errors.Unavailable) -> Batch | None:
-        """The next item on a new connection. Raises RequestError."""
+        """The next item on a new connection. Raises as open() does."""
         if self._task_id is None or self._last is None:
             raise lost
         codec = self._asked.codec

@@ -311,7 +311,7 @@ async def test_a_token_counts_until_its_end_however_often_it_came(
     ("claims", "cause"),
     [
         ({"exp": 1}, "expired"),
-        ({"aud": "somebody"}, "audience"),
+        ({"aud": "another"}, "audience"),
         ({"aud": None}, "audience"),
         ({"key": "stranger", "header": {"kid": "rsa"}}, "signature"),
         ({"key": "stranger"}, "unknown"),

@@ -318,7 +318,7 @@ def test_some_recordings_have_tokens_of_the_cache() -> None:
     assert names >= {"claude-code", "codex", "claude-agent-acp"}
 
 
-# --- what is stored ------------------------------------------------------------------------------
+# --- stored members -------------------------------------------------------------------------------
 
 
 def test_an_older_store_can_be_read_and_a_newer_one_too() -> None:
