@@ -74,19 +74,24 @@ def report(calls: Counter[CodeType]) -> tuple[int, int]:
 
 
 async def test_the_way_of_a_text_to_its_client_runs_few_functions(workspace: Path) -> None:
-    """From the pipe of the CLI to the bytes of the stream, in the middle of a turn."""
+    """From the pipe of the CLI to the bytes of the stream, in the middle of a turn. The best of
+    three texts counts: a timer of the server may run beside one of them."""
+    reports: list[tuple[int, int]] = []
     async with serving(workspace) as server, listening() as live:
-        script = f"text one\nwait {live.path} cli\ntext two\nwait {live.path} cli"
+        wait = f"\nwait {live.path} cli\n"
+        script = wait.join(["text one", *(f"text {number}" for number in range(3)), ""])
         async with server.client().stream(script) as items, asyncio.timeout(WITHIN):
             await live.pid("cli")
             seen = [await anext(items) for _ in range(3)]  # the task, working, and the first text
-            with traced() as calls:
-                await live.release("cli")
-                seen.append(await anext(items))
+            for _ in range(3):
+                with traced() as calls:
+                    await live.release("cli")
+                    seen.append(await anext(items))
+                reports.append(report(calls))
             await live.release("cli")
             seen += [item async for item in items]
-    assert streamed_text(seen) == "onetwo"
-    files, functions = report(calls)
+    assert streamed_text(seen) == "one012"
+    files, functions = min(reports)
     assert files <= MOST_FILES
     assert functions <= MOST_FUNCTIONS
 
