@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -97,19 +98,47 @@ def message_trace() -> MessageTrace | None:
     )
 
 
+@dataclass(slots=True)
+class AnsweredRequest:
+    """A request that has its result, or the first item of its stream. `operation`: the value of an
+    Operation; `version`: of the protocol, empty for MCP; `seconds`: up to the result; `error`: that
+    it has raised, CancelledError if the client has left."""
+
+    info: RequestInfo
+    operation: str
+    version: str
+    principal: str
+    seconds: float
+    error: BaseException | None
+
+
 class RequestObserver(Protocol):
-    def answered(
+    def answered(self, request: AnsweredRequest) -> None: ...
+
+
+class Observation:
+    """A request that begins now. Each of `observers` gets it once, with its result."""
+
+    def __init__(
         self,
+        observers: Sequence[RequestObserver],
         info: RequestInfo,
         operation: str,
         version: str,
-        *,
         principal: str,
-        seconds: float,
-        error: BaseException | None,
     ) -> None:
-        """A request has its result, or the first item of its stream. `operation`: the value of an
-        Operation; `version`: of the protocol. CancelledError: the client has left."""
+        self._observers = observers
+        self._info = info
+        self._names = operation, version, principal
+        self._begun = time.monotonic()
+
+    def end(self, error: BaseException | None) -> None:
+        """The request has its result or, unless None, has raised this error."""
+        seconds = time.monotonic() - self._begun
+        request = AnsweredRequest(self._info, *self._names, seconds, error)
+        for observer in self._observers:
+            observer.answered(request)
+        self._info.subject.task = None  # work that outlives the request holds its facts
 
 
 class TaskObserver(Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,7 +26,12 @@ from bridge.store.handle import TaskHandle, durable
 from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
 from bridge.task.state import Task, Update
-from bridge.telemetry.observation import RequestInfo, RequestObserver, unknown_request
+from bridge.telemetry.observation import (
+    Observation,
+    RequestInfo,
+    RequestObserver,
+    unknown_request,
+)
 from bridge.transports.negotiation import codec_of
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, StreamTally, dump_copy
 
@@ -130,7 +134,11 @@ class Operations:
         answer = self._calls[operation](codec, params, caller)
         if not self._observers:
             return answer
-        return _Observed(self._observers, codec, operation, caller).result(answer)
+        return _observed(self._observation(codec, operation, caller), answer)
+
+    def _observation(self, codec: Codec, operation: Operation, caller: Caller) -> Observation:
+        names = operation.value, codec.version, caller.principal.id
+        return Observation(self._observers, caller.info, *names)
 
     async def stream(
         self,
@@ -146,8 +154,7 @@ class Operations:
         opened = self._open(codec, operation, params, caller, seen)
         if not self._observers:
             return await opened
-        observed = _Observed(self._observers, codec, operation, caller)
-        stream: Stream = await observed.result(opened)
+        stream: Stream = await _observed(self._observation(codec, operation, caller), opened)
         return stream
 
     async def _open(
@@ -340,45 +347,17 @@ class Operations:
         return replace(stream, first=first, over=over)
 
 
-class _Observed:
-    """A request that began now. Its observers see it once, at its result or its error."""
-
-    def __init__(
-        self,
-        observers: Sequence[RequestObserver],
-        codec: Codec,
-        operation: Operation,
-        caller: Caller,
-    ) -> None:
-        self._observers = observers
-        self._codec = codec
-        self._operation = operation
-        self._caller = caller
-        self._begun = time.monotonic()
-
-    async def result(self, answer: Awaitable[Any]) -> Any:
-        """The result of the answer. That of a Pending is observed when it is there."""
-        try:
-            found = await answer
-        except BaseException as error:
-            self._report(error)
-            raise
-        if isinstance(found, Pending):
-            return replace(found, answer=lambda: self.result(found.answer()))
-        self._report(None)
-        return found
-
-    def _report(self, error: BaseException | None) -> None:
-        for observer in self._observers:
-            observer.answered(
-                self._caller.info,
-                self._operation.value,
-                self._codec.version,
-                principal=self._caller.principal.id,
-                seconds=time.monotonic() - self._begun,
-                error=error,
-            )
-        self._caller.info.subject.task = None  # work that outlives the request holds its facts
+async def _observed(request: Observation, answer: Awaitable[Any]) -> Any:
+    """The result of the answer. That of a Pending ends the request when it is there."""
+    try:
+        found = await answer
+    except BaseException as error:
+        request.end(error)
+        raise
+    if isinstance(found, Pending):
+        return replace(found, answer=lambda: _observed(request, found.answer()))
+    request.end(None)
+    return found
 
 
 def _note(caller: Caller, handle: TaskHandle) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bridge.errors import Forbidden, RequestError, TooManyRequests, Unavailable
 from bridge.telemetry.metrics.catalog import BINDINGS, OTHER
-from bridge.telemetry.observation import RequestInfo
+from bridge.telemetry.observation import AnsweredRequest
 
 _REFUSED: dict[type, str] = {
     TooManyRequests: "limit",
@@ -34,21 +34,13 @@ class RequestMetrics:
         self._sink = sink
         self.refused: Counter[str] = Counter()
 
-    def answered(
-        self,
-        info: RequestInfo,
-        operation: str,
-        version: str,
-        *,
-        principal: str,
-        seconds: float,
-        error: BaseException | None,
-    ) -> None:
-        binding = info.binding if info.binding in _KNOWN else OTHER
-        reason = _REFUSED.get(type(error))
+    def answered(self, request: AnsweredRequest) -> None:
+        binding = request.info.binding if request.info.binding in _KNOWN else OTHER
+        reason = _REFUSED.get(type(request.error))
         if reason:
             self.refused[reason] += 1
-        self._sink.answered((binding, operation, version, code_of(error)), seconds)
+        names = binding, request.operation, request.version, code_of(request.error)
+        self._sink.answered(names, request.seconds)
 
 
 def code_of(error: BaseException | None) -> str:

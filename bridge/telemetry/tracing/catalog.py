@@ -34,6 +34,9 @@ METHODS: Mapping[str, str] = {
     "push-delete": "DeleteTaskPushNotificationConfig",
 }
 """The 1.0 name of each operation."""
+READS = frozenset({"get", "list", "push-get", "push-list", "extended-card"})
+"""Operations that change nothing. Without a parent, the span of one that succeeds would be a trace
+of its own: clients poll, so most traces would be these."""
 PROVIDERS: Mapping[str, str] = {
     "claude-code": "anthropic",
     "claude-agent-acp": "anthropic",

@@ -9,7 +9,7 @@ from secrets import token_hex
 from urllib.parse import urlsplit
 
 from bridge.task.state import Task
-from bridge.telemetry.observation import RequestInfo
+from bridge.telemetry.observation import AnsweredRequest, RequestInfo
 from bridge.telemetry.tracing import catalog
 from bridge.telemetry.tracing.catalog import Value
 from bridge.telemetry.tracing.context import TraceContext, traced
@@ -36,26 +36,20 @@ class RequestSpans:
         self._versions = versions
         self.place = NO_ADDRESS
 
-    def answered(
-        self,
-        info: RequestInfo,
-        operation: str,
-        version: str,
-        *,
-        principal: str,
-        seconds: float,
-        error: BaseException | None,
-    ) -> None:
+    def answered(self, request: AnsweredRequest) -> None:
+        info, error = request.info, request.error
         if info.trace is None or not info.trace.sampled:
             return
+        if error is None and info.trace.parent is None and request.operation in catalog.READS:
+            return
         facts: dict[str, Value] = {
-            "a2a.method.name": catalog.METHODS[operation],
+            "a2a.method.name": catalog.METHODS[request.operation],
             "bridge.binding": info.binding,
             "bridge.request_id": info.id,
             **self._subject(info),
         }
-        if version:
-            facts["a2a.protocol.version"] = version
+        if request.version:
+            facts["a2a.protocol.version"] = request.version
         if info.peer:
             facts["client.address"] = info.peer
         if self.place != NO_ADDRESS:
@@ -64,7 +58,7 @@ class RequestSpans:
         if error is not None:
             facts["error.type"] = str(self._code_of(error)) if failed else "canceled"
         end = time.time_ns()
-        begin = end - int(seconds * SECOND)
+        begin = end - int(request.seconds * SECOND)
         self._emit(EndedSpan(catalog.REQUEST, info.trace, begin, end, facts, failed=failed))
 
     def _subject(self, info: RequestInfo) -> dict[str, Value]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 from bridge.auth.principal import Principal
 from bridge.store.handle import TaskHandle
-from bridge.telemetry.observation import observed
+from bridge.telemetry.observation import Observation, observed
 from bridge.telemetry.tracing.context import TRACES
 
 Json = dict[str, Any]
@@ -69,25 +68,15 @@ _OPERATIONS = {
 def observed_tool(name: str, principal: str) -> Iterator[None]:
     """Execute a tool as the current request. It has a span like that of its operation."""
     info, operation = observed(), _OPERATIONS.get(name, "")
-    begun = time.monotonic()
-    problem: BaseException | None = None
+    observers = [TRACES.observer] if TRACES.observer and operation else []
+    call = Observation(observers, info, operation, "", principal)
     info.subject.operation = operation
     try:
         yield
     except BaseException as error:
-        problem = error
+        call.end(error)
         raise
-    finally:
-        if TRACES.observer and operation:
-            TRACES.observer.answered(
-                info,
-                operation,
-                "",
-                principal=principal,
-                seconds=time.monotonic() - begun,
-                error=problem,
-            )
-        info.subject.task = None  # work that outlives the call holds its facts
+    call.end(None)
 
 
 def note_task(handle: TaskHandle, message: str | None = None) -> None:

@@ -204,6 +204,19 @@ async def test_requests_that_fail_and_those_that_are_not_sampled(workspace: Path
         assert not collector.named("invoke_agent")
 
 
+async def test_a_request_that_only_reads_has_a_span_if_its_client_has_one(workspace: Path) -> None:
+    async with collecting() as collector:
+        async with traced(workspace, collector) as one:
+            task = await one.client().send("text a")
+            await one.client().get(task["id"])
+            await one.client().call("ListTasks", {})
+            await one.client(traceparent=SAMPLED).get(task["id"])
+        assert [span.name for span in collector.spans if span.kind == "server"] == [
+            *("SendMessage", "GetTask")
+        ]
+        assert collector.one("GetTask").parent == CALLER
+
+
 async def test_push_attempts_are_spans_of_the_turn(workspace: Path) -> None:
     """The first one gets no retry."""
     receiver = Receiver(refuse, accept)

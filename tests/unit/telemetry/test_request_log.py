@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import TaskNotFound
-from bridge.telemetry.observation import RequestInfo
+from bridge.telemetry.observation import AnsweredRequest, RequestInfo
 from bridge.telemetry.request_log import RequestLog
 from bridge.telemetry.tracing.context import TraceContext
 
@@ -20,9 +20,8 @@ def lines(
     caplog: pytest.LogCaptureFixture, error: BaseException | None, all_of_them: bool
 ) -> list[dict[str, Any]]:
     caplog.set_level(logging.INFO)
-    RequestLog(all_of_them).answered(
-        INFO, "GetTask", "1.0", principal="ide", seconds=0.12345, error=error
-    )
+    request = AnsweredRequest(INFO, "GetTask", "1.0", "ide", seconds=0.12345, error=error)
+    RequestLog(all_of_them).answered(request)
     return [vars(record) for record in caplog.records]
 
 

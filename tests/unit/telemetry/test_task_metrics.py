@@ -38,7 +38,7 @@ from bridge.telemetry.metrics.exposition import Exposition
 from bridge.telemetry.metrics.requests import RequestMetrics, code_of
 from bridge.telemetry.metrics.tasks import TaskMetrics
 from bridge.telemetry.metrics.tools import kind_of
-from bridge.telemetry.observation import RequestInfo
+from bridge.telemetry.observation import AnsweredRequest, RequestInfo
 from tests.support import documents, prometheus
 from tests.support.prometheus import Page, promtool
 
@@ -233,9 +233,8 @@ def test_the_kind_of_a_tool(name: str, kind: str) -> None:
 
 def answered(metrics: RequestMetrics, error: BaseException | None = None, **info: Any) -> None:
     about = RequestInfo(info.get("binding", "jsonrpc"))
-    metrics.answered(
-        about, info.get("operation", "send"), "1.0", principal="p", seconds=0.01, error=error
-    )
+    operation = info.get("operation", "send")
+    metrics.answered(AnsweredRequest(about, operation, "1.0", "p", seconds=0.01, error=error))
 
 
 def test_a_request_counts_by_its_code(one: Observed) -> None:
