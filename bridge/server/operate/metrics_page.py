@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -62,13 +63,13 @@ class MetricsPage:
         library = metrics_library()
         if library is None:
             return None
-        refused = RequestMetrics(self)
+        refused = Counter[str]()
         read = Readings(
-            self._sources, refused.refused, lambda agent, task: self._tasks[agent].last_event(task)
+            self._sources, refused, lambda agent, task: self._tasks[agent].last_event(task)
         )
         made = self._exposition = library(read)
         self._sources.store.time_commits(made.committed)
-        self._shared.request_observers.append(refused)
+        self._shared.request_observers.append(RequestMetrics(made, refused))
         self._observe(made)
         return made
 
@@ -76,11 +77,6 @@ class MetricsPage:
         """Observe agents that a reload has added, if the observers have begun."""
         if self._exposition:
             self._observe(self._exposition)
-
-    def answered(self, names: tuple[str, str, str, str], seconds: float) -> None:
-        """See RequestSink."""
-        if self._exposition:
-            self._exposition.answered(names, seconds)
 
     def _observe(self, exposition: Exposition) -> None:
         """Observe all agents. One that came back after its end has the counters of the earlier

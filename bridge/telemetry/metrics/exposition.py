@@ -41,6 +41,8 @@ Reading = tuple[str, tuple[str, ...], float]
 """A value: the name of its family in the catalog, the values of its labels, and the value. The
 value of an info is 1."""
 Read = Callable[[], Iterable[Reading]]
+Add = Callable[[], None]
+Observe = Callable[[float], None]
 
 
 class Exposition:
@@ -59,11 +61,8 @@ class Exposition:
         self._registry.register(_Readings(read))
         ProcessCollector(registry=self._registry)
         self._models: set[str] = set()
-        self._requests = Children(self.family("bridge_requests"))
-        self._request_times = Children(self.family("bridge_request_duration_seconds"))
-        self.committed: Callable[[float], None] = self.family(
-            "bridge_journal_commit_seconds"
-        ).observe
+        self._requests: dict[tuple[str, str, str, str], tuple[Add, Observe]] = {}
+        self.committed: Observe = self.family("bridge_journal_commit_seconds").observe
 
     def page(self) -> bytes:
         """The text form, version 0.0.4."""
@@ -87,8 +86,14 @@ class Exposition:
 
     def answered(self, names: tuple[str, str, str, str], seconds: float) -> None:
         """See RequestSink."""
-        self._requests[names].inc()
-        self._request_times[names[:2]].observe(seconds)
+        found = self._requests.get(names)
+        if found is None:
+            count = self.family("bridge_requests").labels(*names)
+            times = self.family("bridge_request_duration_seconds").labels(*names[:2])
+            found = self._requests[names] = count.inc, times.observe
+        add, observe = found
+        add()
+        observe(seconds)
 
 
 class Children(dict[tuple[str, ...], Any]):

@@ -28,19 +28,21 @@ class RequestSink(Protocol):
 
 
 class RequestMetrics:
-    """Observes requests. `refused`: their number by the reason of the refusal."""
+    """Observes requests. `refused` gets their number by the reason of the refusal."""
 
-    def __init__(self, sink: RequestSink) -> None:
+    def __init__(self, sink: RequestSink, refused: Counter[str]) -> None:
         self._sink = sink
-        self.refused: Counter[str] = Counter()
+        self._refused = refused
 
     def answered(self, request: AnsweredRequest) -> None:
-        binding = request.info.binding if request.info.binding in _KNOWN else OTHER
-        reason = _REFUSED.get(type(request.error))
-        if reason:
-            self.refused[reason] += 1
-        names = binding, request.operation, request.version, code_of(request.error)
-        self._sink.answered(names, request.seconds)
+        binding, code = request.info.binding, "ok"
+        if binding not in _KNOWN:
+            binding = OTHER
+        if request.error is not None:
+            code = code_of(request.error)
+            if reason := _REFUSED.get(type(request.error)):
+                self._refused[reason] += 1
+        self._sink.answered((binding, request.operation, request.version, code), request.seconds)
 
 
 def code_of(error: BaseException | None) -> str:

@@ -173,7 +173,7 @@ class _Run:
         self._codec = call.codec
         check_message(call.operation, call.params)
         info = RequestInfo.named("redis", content.correlation, None, call.traceparent)
-        REQUEST.set(info)
+        REQUEST.set(replace(info, principal=self._service.principal.id))
         # A redelivery counts as a retry, and a client that reads later has not left.
         caller = Caller(agent.address, self._service.principal, True, stays=False, info=info)
         if call.is_notification:

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from cryptography.fernet import Fernet
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from bridge.errors import ConfigurationError
 from bridge.push.attempts import RetryPolicy
@@ -108,6 +111,14 @@ async def working(broker: RedisBroker, count: int = 1, **config: Any) -> AsyncIt
 def numbers(receiver: Receiver, task_id: str = "t") -> list[int]:
     found = (body.decode().partition("/") for body in receiver.bodies)
     return [int(number) for task, _, number in found if task == task_id]
+
+
+async def takes(client: Redis, worker: str) -> bool:
+    """Whether this worker takes a job now. The relay makes the group with its first job."""
+    try:
+        return bool(await client.xreadgroup(KEYS.group, worker, {KEYS.jobs: ">"}))
+    except ResponseError:
+        return False
 
 
 # --- delivery -----------------------------------------------------------------------------------
@@ -241,10 +252,7 @@ async def test_the_job_of_a_lost_worker_goes_to_another_one(
     ):
         sender.happen(await sender.task(receiver), 2)
 
-        async def taken() -> bool:
-            return bool(await client.xreadgroup(KEYS.group, "gone", {KEYS.jobs: ">"}))
-
-        await until(taken)
+        await until(partial(takes, client, "gone"))
         async with working(broker):
             await receiver.got(2)
     assert numbers(receiver) == [1, 2]
@@ -310,13 +318,10 @@ async def test_a_job_that_a_worker_has_is_not_handed_over_again(
     ):
         sender.happen(await sender.task(receiver), 1)
 
-        async def taken() -> bool:
-            return bool(await client.xreadgroup(KEYS.group, "slow", {KEYS.jobs: ">"}))
-
         async def both() -> bool:
             return bool(await client.xlen(KEYS.jobs) == 2)
 
-        await until(taken)
+        await until(partial(takes, client, "slow"))
         sender.happen(await sender.task(receiver, "u"), 1)
         await until(both)
         (held, _), (lost, _) = await client.xrange(KEYS.jobs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -238,7 +239,8 @@ def answered(metrics: RequestMetrics, error: BaseException | None = None, **info
 
 
 def test_a_request_counts_by_its_code(one: Observed) -> None:
-    metrics = RequestMetrics(one.exposition)
+    refused = Counter[str]()
+    metrics = RequestMetrics(one.exposition, refused)
     answered(metrics)
     answered(metrics, errors.TooManyRequests("later"))
     answered(metrics, RuntimeError("secret"), binding="strange")
@@ -251,7 +253,7 @@ def test_a_request_counts_by_its_code(one: Observed) -> None:
         ("jsonrpc", "too_many_requests"): 1,
         ("other", "internal_error"): 1,
     }
-    assert dict(metrics.refused) == {"limit": 1}
+    assert dict(refused) == {"limit": 1}
     assert "secret" not in one.page.text
 
 
@@ -291,7 +293,7 @@ def test_ten_thousand_tasks_of_fifty_models_make_few_series() -> None:
     for number, (agent, events) in enumerate(ten_thousand(random.Random(1))):
         both.started = ("cold", "warm", "resumed")[number % 3]
         both.run(agent, *events, name=str(number))
-    requests = RequestMetrics(both.exposition)
+    requests = RequestMetrics(both.exposition, Counter())
     for binding in ("jsonrpc", "rest"):
         for operation in ("send", "stream", "get"):
             answered(requests, binding=binding, operation=operation)
@@ -309,7 +311,7 @@ def test_ten_thousand_tasks_of_fifty_models_make_few_series() -> None:
 
 def test_promtool_accepts_the_page(one: Observed) -> None:
     one.run("a", (0, Prompted()), (1, Started(model="m")), (2, Usage(1, 1, 2, 0.1)), (3, Done()))
-    answered(RequestMetrics(one.exposition))
+    answered(RequestMetrics(one.exposition, Counter()))
     assert promtool("check", "metrics", given=one.page.text) == (0, "")
 
 
