@@ -172,7 +172,7 @@ async def place(workspace: Path, http: aiohttp.ClientSession) -> AsyncIterator[P
     assert left == []
 
 
-@pytest.fixture(params=["durable", "postgresql"])
+@pytest.fixture(params=["durable", pytest.param("postgresql", marks=pytest.mark.soak)])
 def each_place(place: Place, request: pytest.FixtureRequest) -> Place:
     """The place with each durable store."""
     if request.param == "postgresql":

@@ -2,8 +2,8 @@
 prints the table of its results; docs/agents.md has the expected one (tests/support/matrix.py).
 
 A start of a CLI takes seconds, and a turn a fraction of one. So each CLI has one conversation, in
-which the scenarios follow each other; only those that need a new process start one. The CLIs that
-start slowly play the scenarios of one process in each run, and all scenarios in the soak tier."""
+which the scenarios follow each other; only those that need a new process start one. Two CLIs play
+all scenarios in each run, and two others those of one process; the soak tier has the rest."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from tests.support.refusals import refused
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
-QUICK = ("claude-code", "codex", "codex-acp")
-SLOW = [cli for cli in CLIS if cli.name not in QUICK]
+QUICK = ("claude-code", "codex")
+OTHERS = [cli for cli in CLIS if cli.name not in QUICK]
 UNCOUNTED = ("cline", "codex-acp", "droid")  # they do not report the tokens of a turn
 # two pixels wide, two high
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
@@ -296,12 +296,12 @@ async def test_a_conversation_with_every_scenario(
 
 
 @pytest.mark.long
-@each(SLOW, *(cli.name for cli in SLOW if cli.name != "kilo"))
+@each(OTHERS, "copilot", "gemini")
 async def test_a_conversation_in_one_process(
     cli: Cli, tmp_path: Path, record_property: Record
 ) -> None:
-    """The short case of the CLIs above that each run omits: they are started once, which takes up
-    to 20 s. Their adapters have what the others have, and kilo is a fork of opencode."""
+    """A short case of the CLIs above that each run omits: they are started once, which takes up to
+    20 s."""
     async with serving(cli, tmp_path) as real:
         talk = Conversation(real)
         for name, play in OF_ONE_PROCESS.items():
@@ -309,7 +309,7 @@ async def test_a_conversation_in_one_process(
                 await play(talk)
 
 
-@each(CLIS, "claude-code", "codex")
+@each(CLIS, "claude-code")
 async def test_a_conversation_resumes_after_a_cancel_of_its_first_turn(
     cli: Cli, tmp_path: Path
 ) -> None:

@@ -223,6 +223,8 @@ PROGRAMS = (  # `replay` plays a recording, and starts no CLI
 )
 PLAIN = ("aider", "claude-code", "codex", "codex-exec", "jsonl", "opencode-run")
 """For these, nothing is a command where they are told their prompts."""
+EACH_RUN = ("aider", "claude-code", "codex", "codex-exec", "gemini", "jsonl")
+"""One adapter of each kind. The soak tier has the others, which share their code."""
 VISIBLE = {"PATH": os.environ["PATH"], "HOME": "", "LANG": "C.UTF-8"}
 
 
@@ -361,7 +363,13 @@ async def test_what_a_cli_cannot_be_told_is_refused_and_not_cut(
         assert re.search("embedded null byte|Argument list too long|too long for a ter", said(task))
 
 
-@pytest.mark.parametrize("case", PROGRAMS, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=str(case), marks=[pytest.mark.soak] * (case.name not in EACH_RUN))
+        for case in PROGRAMS
+    ],
+)
 async def test_a_cli_is_started_the_same_way_and_sees_the_same_whatever_it_is_told(
     case: Case, tmp_path: Path, environment: dict[str, str], open_file: int
 ) -> None:

@@ -95,6 +95,7 @@ async def test_a_form_survives_a_crash(
         assert '"yes"' in shown(ended["result"])["text"]
 
 
+@pytest.mark.soak
 async def test_a_repeated_call_continues_after_a_crash(
     place: Place,
     http: aiohttp.ClientSession,
@@ -165,6 +166,7 @@ async def test_a_call_without_its_handle_is_repeated_after_a_crash(
         assert len(shown(await client.tool("list_tasks"))["tasks"]) == 1
 
 
+@pytest.mark.soak
 async def test_a_secret_of_another_server_opens_no_state(
     place: Place,
     http: aiohttp.ClientSession,

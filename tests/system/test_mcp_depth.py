@@ -59,7 +59,12 @@ def config(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "refused"), [("plain 1", False), ("plain 2", True), ("hidden 1", True)]
+    ("prompt", "refused"),
+    [
+        pytest.param("plain 1", False, marks=pytest.mark.soak),
+        ("plain 2", True),
+        pytest.param("hidden 1", True, marks=pytest.mark.soak),
+    ],
 )
 async def test_agents_are_counted_by_their_processes(
     workspace: Path, http: aiohttp.ClientSession, prompt: str, refused: bool

@@ -576,10 +576,11 @@ def spoil_the_end(database: Path) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        pytest.param(spoil_all, marks=pytest.mark.soak),
+        spoil_all,
         spoil_the_end,
     ],
 )
+@pytest.mark.soak
 async def test_a_damaged_database_is_put_aside(place: Place, spoil: Any) -> None:
     async with place.server() as (server, client):
         task = await client.send("text x")
@@ -598,6 +599,7 @@ async def test_a_damaged_database_is_put_aside(place: Place, spoil: Any) -> None
 DAMAGED = (b'[["Unheard",{}]]', b'[["Failed",{}]]', b'[["Text",{"text":', b"[[[],[]]]")
 
 
+@pytest.mark.soak
 async def test_a_damaged_task_is_an_error_only_for_a_client_that_reads_it(place: Place) -> None:
     async with place.server() as (server, client):
         *spoiled, sound = [await client.send("flood 3000") for _ in (*DAMAGED, "sound")]
@@ -626,6 +628,7 @@ async def test_a_damaged_task_is_an_error_only_for_a_client_that_reads_it(place:
         assert facts(await client.get(sound["id"])) == facts(sound)
 
 
+@pytest.mark.soak
 async def test_what_is_kept_in_memory_is_forgotten(place: Place) -> None:
     async with place.server(BRIDGE_STORE="memory") as (server, client):
         task = await client.send("text x")
@@ -656,6 +659,7 @@ adapter = "jsonl"
 """
 
 
+@pytest.mark.soak
 async def test_agents_keep_their_tasks_apart(place: Place, tmp_path: Path) -> None:
     config = tmp_path / "agents.toml"
     config.write_text(AGENTS)
