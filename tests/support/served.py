@@ -41,7 +41,7 @@ from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import UnixSocket, listen
 from bridge.transports.mcp.endpoint import McpLimits
-from bridge.transports.operation import encode_notification
+from bridge.transports.push_notifications import encode_notification
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive
 from tests.support.agent import PROGRAM
 from tests.support.children import children

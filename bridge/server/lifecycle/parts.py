@@ -38,7 +38,7 @@ from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.telemetry.request_log import RequestLog
 from bridge.transports.listener.unix_socket import UnixSocket
-from bridge.transports.operation import encode_notification
+from bridge.transports.push_notifications import encode_notification
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from aiohttp.log import server_logger
 
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.transports.listener.origin import SAFE, TOO_LONG, HttpRefusal
-from bridge.transports.rate_limit import (
+from bridge.transports.listener.rate_limit import (
     ACCEPTED_AT_ONCE,
     AT_ONCE,
     SHARED,
