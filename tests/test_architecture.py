@@ -514,7 +514,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_contract.py": (
         "is one suite over all stores",
-        "store: handle index memory protocol push retention; store/sqlite: store",
+        "store: handle index memory protocol push retention; store/sqlite: schema store",
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
@@ -573,7 +573,7 @@ TESTED_ELSEWHERE = {
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
     "tests/component/push/test_notifier.py": (
         "needs sockets",
-        "push: attempts configs notifier updates",
+        "push: attempts configs delivery notifier updates",
     ),
     "tests/server/auth/test_identity.py": (
         "needs requests",
@@ -588,7 +588,7 @@ TESTED_ELSEWHERE = {
     "tests/server/limits/test_quotas.py": ("needs requests", "auth: quotas"),
     "tests/server/limits/test_rate.py": (
         "needs a clock and requests",
-        "auth: token_bucket; transports: rate_limit",
+        "auth: token_bucket; transports/listener: rate_limit",
     ),
     "tests/server/limits/test_timers.py": (
         "needs slow connections",
@@ -607,7 +607,7 @@ TESTED_ELSEWHERE = {
     "tests/server/protocol/test_agents.py": ("needs requests", "server/agents: configured"),
     "tests/server/protocol/test_server.py": (
         "needs requests",
-        "server: app assemble; transports: negotiation operation",
+        "server: app assemble; transports: negotiation operation push_notifications",
     ),
     "tests/server/protocol/test_json_rpc.py": ("needs requests", "transports: json_body jsonrpc"),
     "tests/server/protocol/test_rest.py": ("needs requests", "transports: rest; root: errors"),

@@ -221,7 +221,7 @@ def _add_mcp(
 
 async def _redis(settings: Settings, state: State, push: Push) -> RedisPort:
     redis = RedisPort(settings, state)
-    push.use_relay(redis.relay)
+    push.delivery.relay = redis.relay
     await redis.claim()
     return redis
 

@@ -17,7 +17,8 @@ from bridge.store.protocol import (
     OutputRead,
     TaskQuery,
 )
-from bridge.store.sqlite.store import MIGRATIONS, SqliteStore
+from bridge.store.sqlite.schema import MIGRATIONS
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Event
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task

@@ -91,7 +91,7 @@ async def assemble(
     )
     push.admits = identity.admits
     redis = RedisPort(settings, state)
-    push.use_relay(redis.relay)
+    push.delivery.relay = redis.relay
     await redis.claim()
     requests = RequestLog(settings.server.log_requests)
     tracing = open_tracing(settings, state, push, loaded.secrets.clean)

@@ -122,8 +122,9 @@ class Readings:
         if free is not None:
             yield "bridge_state_free_bytes", (), free
         yield "bridge_push_queue", (), len(sources.push.pending)
-        yield "bridge_push_dead", (), sources.push.outcomes["dead"]
-        yield from _counts("bridge_push_deliveries", sources.push.outcomes, catalog.DELIVERIES)
+        outcomes = sources.push.delivery.outcomes
+        yield "bridge_push_dead", (), outcomes["dead"]
+        yield from _counts("bridge_push_deliveries", outcomes, catalog.DELIVERIES)
 
     def _of_server(self) -> Iterator[Reading]:
         sources, metrics = self._sources, self._sources.metrics

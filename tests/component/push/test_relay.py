@@ -80,7 +80,7 @@ async def sending(
     chosen = RelayConfig("cab", server, KEY, LEASE)
     relay = RedisRelay(parse_redis(broker.url), replace(chosen, **config))
     push = Push(store, encode, allow_private=True, policy=QUICK)
-    push.use_relay(relay)
+    push.delivery.relay = relay
     sender = Sender(push, store, relay)
     await sender.tasks.restore()
     await push.start(sender.find)

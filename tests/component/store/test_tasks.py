@@ -36,7 +36,7 @@ from bridge.store.protocol import (
 )
 from bridge.store.serialization import dump, load
 from bridge.store.sqlite.database import open_database
-from bridge.store.sqlite.store import MIGRATIONS
+from bridge.store.sqlite.schema import MIGRATIONS
 from bridge.task.events import Answer, Done, Failed, Question, Text
 from bridge.task.message import Message, Role, TextPart
 from tests.support.samples import some_event
