@@ -510,7 +510,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/session/test_contexts.py": (
         "needs sessions with children",
-        "runtime: agent audience context contexts send tasks turn",
+        "runtime: agent audience context contexts removal tasks turn; runtime/sending: send start",
     ),
     "tests/component/store/test_contract.py": (
         "is one suite over all stores",
@@ -537,7 +537,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_nodes.py": (
         "needs several servers",
-        "runtime/nodes: cooperation inbox placement",
+        "runtime/nodes: asking cooperation inbox placement",
     ),
     "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
     "tests/component/store/test_membership.py": (
@@ -617,7 +617,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/protocol/test_streams.py": ("needs connections", "transports: sse stream"),
     "tests/server/protocol/test_options.py": ("needs requests", "runtime: extension"),
-    "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime: idempotency"),
+    "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime/sending: idempotency"),
     "tests/server/protocol/test_routing.py": ("needs requests", "runtime: router"),
     "tests/server/protocol/test_monitor.py": ("needs a feed", "server/operate: health monitor"),
     "tests/server/operate/test_metrics_page.py": (

@@ -19,7 +19,7 @@ from bridge.auth.revocations import Hold, Revocations
 from bridge.errors import DataLoss, TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
-from bridge.runtime.send import Sent
+from bridge.runtime.sending.send import Sent
 from bridge.store.handle import TaskHandle, durable
 from bridge.task.render import quick_answer
 from bridge.task.state import Task

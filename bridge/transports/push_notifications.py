@@ -14,7 +14,7 @@ from bridge.auth.principal import Principal
 from bridge.errors import TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
-from bridge.runtime.send import Sent
+from bridge.runtime.sending.send import Sent
 from bridge.store.event_log import Entry
 from bridge.store.push import PushConfig
 from bridge.task.state import Task, Update

@@ -233,7 +233,7 @@ async def restore(settings: Settings, parts: Parts) -> None:
         return await manager.find(head.task_id) if manager else None
 
     async def tell(handle: TaskHandle, config_id: str) -> None:
-        await managers[handle.agent].tell_push(handle, config_id)
+        await managers[handle.agent].others.tell_push(handle, config_id)
 
     await parts.push.start(find, tell)
     for served in parts.fleet.served:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bridge.a2a.card import EXTENSION
-from bridge.runtime.idempotency import IdempotencyIndex, digest
+from bridge.runtime.sending.idempotency import IdempotencyIndex, digest
 from bridge.store.handle import TaskHandles
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import ContextKey, MessageAccepted, MessageKey, TaskCreated
