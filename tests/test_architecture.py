@@ -607,7 +607,8 @@ TESTED_ELSEWHERE = {
     "tests/server/protocol/test_agents.py": ("needs requests", "server/agents: configured"),
     "tests/server/protocol/test_server.py": (
         "needs requests",
-        "server: app assemble; transports: negotiation operation push_notifications",
+        "server: assemble; server/app: application documents middlewares sites; "
+        "transports: negotiation operation push_notifications",
     ),
     "tests/server/protocol/test_json_rpc.py": ("needs requests", "transports: json_body jsonrpc"),
     "tests/server/protocol/test_rest.py": ("needs requests", "transports: rest; root: errors"),

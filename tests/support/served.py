@@ -24,7 +24,8 @@ from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.redis_port import RedisPort
-from bridge.server.app import ServedAgent, make_app
+from bridge.server.app.application import make_app
+from bridge.server.app.sites import ServedAgent
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle.parts import make_pool

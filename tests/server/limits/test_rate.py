@@ -18,7 +18,8 @@ from aiohttp import web
 from bridge.a2a.card import Card
 from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket, TokenBuckets
-from bridge.server.app import ServedAgent, make_app
+from bridge.server.app.application import make_app
+from bridge.server.app.sites import ServedAgent
 from bridge.server.settings.sections import ServerSettings
 from bridge.transports.listener.connection_limits import Connection, ConnectionLimits, LimitedRunner
 from bridge.transports.listener.rate_limit import (
