@@ -584,7 +584,7 @@ TESTED_ELSEWHERE = {
         "needs local sockets",
         "auth: peercred; server: local_peer",
     ),
-    "tests/server/auth/test_gate.py": ("needs requests", "transports/listener: origin"),
+    "tests/server/auth/test_gate.py": ("needs requests", "transports/listener: origin refusals"),
     "tests/server/limits/test_quotas.py": ("needs requests", "auth: quotas"),
     "tests/server/limits/test_rate.py": (
         "needs a clock and requests",
