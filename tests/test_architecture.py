@@ -514,7 +514,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/store/test_contract.py": (
         "is one suite over all stores",
-        "store: handle index memory protocol push retention; store/sqlite: schema store",
+        "store: changes handle index memory protocol retention; store/sqlite: schema store",
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",

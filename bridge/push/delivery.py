@@ -18,10 +18,10 @@ from aiohttp.abc import AbstractResolver
 
 from bridge.push import egress
 from bridge.push.attempts import Relay, RetryPolicy
+from bridge.store.changes import PushAdvanced, PushChange, PushConfig, PushFailed
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store
-from bridge.store.push import PushAdvanced, PushChange, PushConfig, PushFailed
 from bridge.task.state import Task, Update
 
 log = logging.getLogger(__name__)

@@ -26,9 +26,9 @@ from bridge.push.attempts import USUAL, HostLimits, RetryPolicy
 from bridge.push.configs import check, repeated
 from bridge.push.delivery import SECOND, Delivery, Encode, commit, now
 from bridge.push.updates import TaskUpdates
+from bridge.store.changes import PushChange, PushConfig, PushRemoved, PushSaved
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import CANNOT_WRITE, Store, TaskHead
-from bridge.store.push import PushChange, PushConfig, PushRemoved, PushSaved
 
 log = logging.getLogger(__name__)
 

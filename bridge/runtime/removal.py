@@ -11,8 +11,9 @@ from typing import Protocol
 
 from bridge.errors import Unavailable
 from bridge.runtime.contexts import Contexts
+from bridge.store.changes import TaskRemoved
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import Retention, TaskQuery, TaskRemoved
+from bridge.store.protocol import Retention, TaskQuery
 from bridge.store.serialization import micros
 
 

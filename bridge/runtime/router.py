@@ -23,9 +23,10 @@ from bridge.runtime.audience import Listener
 from bridge.runtime.extension import Profile
 from bridge.runtime.sending.send import Sent
 from bridge.runtime.tasks import TaskManager
+from bridge.store.changes import ContextKey
 from bridge.store.cluster import Cluster
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import ContextKey, Store, TaskQuery
+from bridge.store.protocol import Store, TaskQuery
 from bridge.store.serialization import micros
 
 

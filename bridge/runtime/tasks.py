@@ -24,8 +24,9 @@ from bridge.runtime.sending.send import SendOperation, Sent
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import Prewarm
 from bridge.session.tally import SessionTally
+from bridge.store.changes import ContextKey
 from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.protocol import CANNOT_WRITE, ContextKey
+from bridge.store.protocol import CANNOT_WRITE
 from bridge.task.state import StatusUpdate, Task
 from bridge.telemetry.observation import message_trace
 from bridge.workspace.attachments import Attachments

@@ -15,8 +15,8 @@ from bridge.errors import TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
 from bridge.runtime.sending.send import Sent
+from bridge.store.changes import PushConfig
 from bridge.store.event_log import Entry
-from bridge.store.push import PushConfig
 from bridge.task.state import Task, Update
 from bridge.transports.negotiation import codec_of
 

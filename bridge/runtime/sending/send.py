@@ -26,9 +26,10 @@ from bridge.runtime.nodes.commands import Accepted, Elsewhere, done
 from bridge.runtime.recorder import created_by
 from bridge.runtime.sending.idempotency import IdempotencyIndex, Reservation
 from bridge.runtime.sending.start import ContextStarts
+from bridge.store.changes import Change, ContextKey, ContextSaved, Fence
 from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, readable
-from bridge.store.protocol import CANNOT_WRITE, Change, ContextKey, ContextSaved, Fence
+from bridge.store.protocol import CANNOT_WRITE
 from bridge.store.serialization import dump
 from bridge.task.message import DataPart, Message, RawPart, UrlPart
 from bridge.task.state import Task

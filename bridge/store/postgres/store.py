@@ -16,6 +16,16 @@ from functools import partial
 import psycopg
 
 from bridge.errors import ConfigurationError, Unavailable
+from bridge.store.changes import (
+    Change,
+    CommandDone,
+    ContextKey,
+    ContextRemoved,
+    EventBatch,
+    Fence,
+    MessageAccepted,
+    TaskRemoved,
+)
 from bridge.store.postgres.bus import Bus, MakeBus
 from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.cluster import PostgresCluster
@@ -31,19 +41,7 @@ from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.takeover import Takeover
 from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
-from bridge.store.protocol import (
-    Change,
-    CommandDone,
-    ContextKey,
-    ContextRemoved,
-    EventBatch,
-    Fence,
-    FenceLost,
-    MessageAccepted,
-    OnCommit,
-    StoreError,
-    TaskRemoved,
-)
+from bridge.store.protocol import FenceLost, OnCommit, StoreError
 
 log = logging.getLogger(__name__)
 

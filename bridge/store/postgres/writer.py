@@ -16,22 +16,14 @@ from dataclasses import dataclass
 
 import psycopg
 
+from bridge.store.changes import Change, EventBatch, Fence, OutputRead
 from bridge.store.journal import MOST_WAITING, RETRY_FIRST, RETRY_LONGEST
 from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, is_defect
 from bridge.store.postgres.liveness import INTERVAL
 from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, LOCK_CLASS, WRITTEN
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import ChangeGroup, Statement
-from bridge.store.protocol import (
-    Change,
-    Conflict,
-    EventBatch,
-    Fence,
-    FenceLost,
-    OnCommit,
-    OutputRead,
-    StoreError,
-)
+from bridge.store.protocol import Conflict, FenceLost, OnCommit, StoreError
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from bridge.errors import ConfigurationError, DataLoss, Unavailable
-from bridge.store.index import IndexedTask, TaskIndex
-from bridge.store.journal import Journal
-from bridge.store.protocol import (
-    CANNOT_READ,
-    DAMAGED,
+from bridge.store.changes import (
     LOCAL,
-    REPORTS,
     Change,
     ContextKey,
     ContextRemoved,
@@ -27,17 +22,21 @@ from bridge.store.protocol import (
     Fence,
     InputRecorded,
     MessageAccepted,
-    OnCommit,
-    OpenSession,
     OutputRead,
+    PushAdvanced,
+    PushConfig,
+    PushFailed,
+    PushRemoved,
+    PushSaved,
     SessionClosed,
     SessionOpened,
-    StoreError,
     TaskBegun,
     TaskCreated,
     TaskRemoved,
 )
-from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
+from bridge.store.index import IndexedTask, TaskIndex
+from bridge.store.journal import Journal
+from bridge.store.protocol import CANNOT_READ, DAMAGED, REPORTS, OnCommit, OpenSession, StoreError
 from bridge.store.replay import PIECE, blank_task, replay
 from bridge.store.serialization import EVENTS, micros
 from bridge.store.sqlite.journal_file import Row

@@ -19,10 +19,10 @@ from bridge.push.jobs import JobKeys, JobSeal, PushJob, UnreadableJob
 from bridge.push.notifier import Push
 from bridge.push.relay import RedisRelay, RelayConfig
 from bridge.push.worker import PushWorker, WorkerConfig
+from bridge.store.changes import PushConfig
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.protocol import TaskHead
-from bridge.store.push import PushConfig
 from bridge.store.redis_address import parse_redis
 from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Event, Status

@@ -20,20 +20,19 @@ from bridge.adapter import SessionStart
 from bridge.adapter.input import AdapterInput
 from bridge.errors import DataLoss
 from bridge.runtime.lease import StoredSession
-from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.memory import MemoryStore
-from bridge.store.protocol import (
+from bridge.store.changes import (
     ContextKey,
     ContextSaved,
     Fence,
-    KnownMessage,
     MessageAccepted,
     MessageKey,
-    OpenSession,
     OutputRead,
     SessionOpened,
     TaskRemoved,
 )
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import KnownMessage, OpenSession
 from bridge.store.serialization import dump, load
 from bridge.store.sqlite.database import open_database
 from bridge.store.sqlite.schema import MIGRATIONS
