@@ -679,6 +679,7 @@ TESTED_ELSEWHERE = {
         "needs servers",
         "client: agent bindings connection follow",
     ),
+    "tests/unit/cli/test_arguments.py": ("the commands use these parsers", "cli/client: parser"),
     "tests/unit/cli/test_keys.py": (
         "a key and the card have one subject",
         "cli/client: card keyboard line_editor",
