@@ -577,7 +577,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/auth/test_identity.py": (
         "needs requests",
-        "auth: authentication config principal",
+        "auth: authentication config credentials principal",
     ),
     "tests/server/auth/test_oidc.py": ("needs a provider over HTTP", "auth: oidc"),
     "tests/server/auth/test_operator.py": (
@@ -737,7 +737,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/adapters/test_adapters.py": (
         "each adapter uses it",
-        "adapter: contract diff fields testing; server: registry; adapters: _homes "
+        "adapter: contract diff exit_status fields testing; server: registry; adapters: _homes "
         "_plain _project_files _tools replay",
     ),
     "tests/unit/adapters/test_print_adapters.py": (

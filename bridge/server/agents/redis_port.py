@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge.auth.authentication import redis_users_of
+from bridge.auth.credentials import redis_users_of
 from bridge.auth.quotas import Quotas
 from bridge.server.app.sites import ServedAgent
 from bridge.server.extras import push_relay, redis_report, redis_transport
