@@ -38,6 +38,7 @@ from bridge.server.state_dir import State
 from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
+from bridge.telemetry.metrics.catalog import FAILURES
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import UnixSocket, listen
@@ -199,6 +200,7 @@ async def serving_loaded(
             unix.close()
         await _release(shared)
         forget()
+    assert set(identity.failures) <= set(FAILURES)  # their metrics exist from the start
     left = set(children()) - set(before)
     assert not left, left
 
