@@ -63,7 +63,7 @@ class Push:
         self.admits: Callable[[str], bool] = lambda owner: True
         self._tell: Tell | None = None
         self._store = store
-        self._pause = lambda failures: policy.pause(failures, random)
+        self._pause: Callable[[int], float] = lambda failures: policy.pause(failures, random)
         self.delivery = Delivery(
             store,
             encode,

@@ -434,7 +434,7 @@ async def following(handle: TaskHandle, count: int) -> Numbered:
 
 
 async def handles(manager: TaskManager) -> list[TaskHandle]:
-    store = manager._store
+    store = manager.contexts.tasks.store
     page = await store.list(TaskQuery(agents=("jsonl",)))
     return [one for one in [await manager.find(head.task_id) for head in page.heads] if one]
 
