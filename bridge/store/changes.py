@@ -1,4 +1,4 @@
-"""The changes that a store commits, and the keys of what they change.
+"""The changes that a store commits, and the keys of contexts and messages.
 
 Times are microseconds since 1970. Prompts, events and starts are bytes of JSON (serialization.py).
 """

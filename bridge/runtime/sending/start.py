@@ -18,8 +18,8 @@ CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 class ContextStarts:
-    """Decides with which parameters a context begins. `adapter` and `models`: what the operator
-    allows. All methods raise InvalidParams."""
+    """Decides with which parameters a context begins. `models`: those that the operator allows.
+    All methods raise InvalidParams."""
 
     def __init__(
         self, adapter: type[Adapter], workspaces: Workspaces, models: tuple[str, ...]

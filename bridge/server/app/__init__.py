@@ -1,1 +1,1 @@
-"""The application of a server: its agents, their routes, and what happens to every request."""
+"""The application of a server: its agents, their routes, and the steps of every request."""

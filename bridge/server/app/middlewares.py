@@ -1,4 +1,4 @@
-"""What happens to every request: authentication, errors in JSON, the page for browsers."""
+"""The steps of every request: authentication, errors in JSON, the page for browsers."""
 
 from __future__ import annotations
 
