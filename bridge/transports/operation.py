@@ -188,7 +188,9 @@ class Operations:
             _note(caller, handle)
             return await self._stream(codec, handle, None, seen)
         asked = replace(_decoded(codec, params, caller), attends=caller.stays)
-        config = await self._pushes.check_sent(codec, asked, caller.principal)
+        config = (
+            await self._pushes.check_sent(codec, asked, caller.principal) if asked.push else None
+        )
         sent = await self._tasks.send(asked, caller.principal)
         handle = sent.handle
         _note(caller, handle)
@@ -196,7 +198,8 @@ class Operations:
         stream = await self._stream(
             codec, handle, asked.history_length, seen, self._ends_on_question
         )
-        await self._pushes.add_sent(codec, config, sent)
+        if config:
+            await self._pushes.add_sent(codec, config, sent)
         beginning = self._tasks.begin(handle, self._keep_alive.heartbeat)
         return replace(stream, beginning=beginning)
 
@@ -205,10 +208,13 @@ class Operations:
         asked = _decoded(codec, params, caller)
         asked = replace(asked, attends=asked.blocking and caller.stays)
         caller.info.subject.waits = asked.blocking
-        config = await self._pushes.check_sent(codec, asked, caller.principal)
+        config = (
+            await self._pushes.check_sent(codec, asked, caller.principal) if asked.push else None
+        )
         sent = await self._tasks.send(asked, caller.principal)
         _note(caller, sent.handle)
-        await self._pushes.add_sent(codec, config, sent)
+        if config:
+            await self._pushes.add_sent(codec, config, sent)
         handle = sent.handle
         task = await handle.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:

@@ -63,24 +63,21 @@ class PushOperations:
         await self._push.delete(asked.task_id, config_id)
         await self._push.tell(handle, config_id)
 
-    async def check_sent(
-        self, codec: Codec, asked: SendParams, principal: Principal
-    ) -> PushConfig | None:
-        """The push config of a send. The check comes before the send has any effect."""
-        config = _config(codec, asked.push) if asked.push else None
-        if config:
-            task_id = asked.message.task_id
-            if task_id is not None:
-                await self._tasks.get(task_id, principal, "run")
-            await self._push.check(config, task_id)
+    async def check_sent(self, codec: Codec, asked: SendParams, principal: Principal) -> PushConfig:
+        """The push config of a send that has one. The check comes before the send has any
+        effect."""
+        assert asked.push
+        config, task_id = _config(codec, asked.push), asked.message.task_id
+        if task_id is not None:
+            await self._tasks.get(task_id, principal, "run")
+        await self._push.check(config, task_id)
         return config
 
-    async def add_sent(self, codec: Codec, config: PushConfig | None, sent: Sent) -> None:
+    async def add_sent(self, codec: Codec, config: PushConfig, sent: Sent) -> None:
         """Store the push config of a send. A message that joins a task adds a config that the task
         does not have: the client wants it, or an earlier attempt was cut before it was stored."""
-        if config:
-            names = {"default_id": codec.default_push_id, "again": sent.again}
-            await self._push.create(config, sent.handle, sent.after, **names)
+        names = {"default_id": codec.default_push_id, "again": sent.again}
+        await self._push.create(config, sent.handle, sent.after, **names)
 
 
 def _config(codec: Codec, asked: PushParams) -> PushConfig:
