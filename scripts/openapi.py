@@ -20,7 +20,7 @@ from bridge.a2a.codec import ERRORS, STREAMING, Operation
 from bridge.a2a.requests import ListRequest, Params, TaskParams
 from bridge.a2a.v1_0 import V1_0, PushConfigRequest, PushNameRequest, PushTaskRequest, SendRequest
 from bridge.server.openapi import GENERATED, variant
-from bridge.transports.listener import connection_limits, origin
+from bridge.transports.listener.refusals import REFUSALS
 from bridge.transports.negotiation import A2A_JSON, JSON
 from bridge.transports.rest import ROUTES, STATUS
 from scripts.openapi_answers import COMPONENTS, CONFIG, EVENT, NAME, TEXT, Schema, ref
@@ -264,7 +264,7 @@ def _refusals(method: str, operation: Operation, server: Server) -> Iterator[Ref
 
 def _anytime(server: Server) -> Iterator[Refused]:
     """The errors of every request, before or after routing."""
-    for one in (*origin.REFUSALS, *connection_limits.REFUSALS):
+    for one in REFUSALS:
         yield one.status, one.name, one.reason
     yield _refused(errors.TooManyRequests)
     yield _refused(errors.Unavailable)

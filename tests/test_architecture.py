@@ -510,11 +510,11 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/session/test_contexts.py": (
         "needs sessions with children",
-        "runtime: agent audience context contexts send tasks turn",
+        "runtime: agent audience context contexts removal tasks turn; runtime/sending: send start",
     ),
     "tests/component/store/test_contract.py": (
         "is one suite over all stores",
-        "store: handle index memory protocol push retention; store/sqlite: store",
+        "store: changes handle index memory protocol retention; store/sqlite: schema store",
     ),
     "tests/component/store/test_postgres.py": (
         "needs a PostgreSQL server",
@@ -537,7 +537,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_nodes.py": (
         "needs several servers",
-        "runtime/nodes: cooperation inbox placement",
+        "runtime/nodes: asking cooperation inbox placement",
     ),
     "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
     "tests/component/store/test_membership.py": (
@@ -573,22 +573,22 @@ TESTED_ELSEWHERE = {
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
     "tests/component/push/test_notifier.py": (
         "needs sockets",
-        "push: attempts configs notifier updates",
+        "push: attempts configs delivery notifier updates",
     ),
     "tests/server/auth/test_identity.py": (
         "needs requests",
-        "auth: authentication config principal",
+        "auth: authentication config credentials principal",
     ),
     "tests/server/auth/test_oidc.py": ("needs a provider over HTTP", "auth: oidc"),
     "tests/server/auth/test_operator.py": (
         "needs local sockets",
         "auth: peercred; server: local_peer",
     ),
-    "tests/server/auth/test_gate.py": ("needs requests", "transports/listener: origin"),
+    "tests/server/auth/test_gate.py": ("needs requests", "transports/listener: origin refusals"),
     "tests/server/limits/test_quotas.py": ("needs requests", "auth: quotas"),
     "tests/server/limits/test_rate.py": (
         "needs a clock and requests",
-        "auth: token_bucket; transports: rate_limit",
+        "auth: token_bucket; transports/listener: rate_limit",
     ),
     "tests/server/limits/test_timers.py": (
         "needs slow connections",
@@ -607,7 +607,8 @@ TESTED_ELSEWHERE = {
     "tests/server/protocol/test_agents.py": ("needs requests", "server/agents: configured"),
     "tests/server/protocol/test_server.py": (
         "needs requests",
-        "server: app assemble; transports: negotiation operation",
+        "server: assemble; server/app: application documents middlewares sites; "
+        "transports: negotiation operation push_notifications",
     ),
     "tests/server/protocol/test_json_rpc.py": ("needs requests", "transports: json_body jsonrpc"),
     "tests/server/protocol/test_rest.py": ("needs requests", "transports: rest; root: errors"),
@@ -617,7 +618,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/protocol/test_streams.py": ("needs connections", "transports: sse stream"),
     "tests/server/protocol/test_options.py": ("needs requests", "runtime: extension"),
-    "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime: idempotency"),
+    "tests/server/protocol/test_sent_again.py": ("needs requests", "runtime/sending: idempotency"),
     "tests/server/protocol/test_routing.py": ("needs requests", "runtime: router"),
     "tests/server/protocol/test_monitor.py": ("needs a feed", "server/operate: health monitor"),
     "tests/server/operate/test_metrics_page.py": (
@@ -678,6 +679,7 @@ TESTED_ELSEWHERE = {
         "needs servers",
         "client: agent bindings connection follow",
     ),
+    "tests/unit/cli/test_arguments.py": ("the commands use these parsers", "cli/client: parser"),
     "tests/unit/cli/test_keys.py": (
         "a key and the card have one subject",
         "cli/client: card keyboard line_editor",
@@ -735,7 +737,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/adapters/test_adapters.py": (
         "each adapter uses it",
-        "adapter: contract diff fields testing; server: registry; adapters: _homes "
+        "adapter: contract diff exit_status fields testing; server: registry; adapters: _homes "
         "_plain _project_files _tools replay",
     ),
     "tests/unit/adapters/test_print_adapters.py": (

@@ -7,7 +7,6 @@ from bridge.adapter.contract import (
     Adapter as Adapter,
     AgentConfig as AgentConfig,
     CliInfo as CliInfo,
-    ExitStatus as ExitStatus,
     Handlers as Handlers,
     Launch as Launch,
     Lines as Lines,
@@ -16,8 +15,8 @@ from bridge.adapter.contract import (
     SessionStart as SessionStart,
     Stdin as Stdin,
     as_text as as_text,
-    explain_exit as explain_exit,
 )
+from bridge.adapter.exit_status import ExitStatus as ExitStatus, explain_exit as explain_exit
 from bridge.adapter.fields import (
     Json as Json,
     Said as Said,

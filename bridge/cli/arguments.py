@@ -7,7 +7,8 @@ import argparse
 
 from bridge import __version__
 from bridge.cli.client.arguments import EXAMPLES as CLIENT_EXAMPLES
-from bridge.cli.client.arguments import PROGRAM, ExamplesFormatter, PlainParser, add_commands
+from bridge.cli.client.arguments import add_commands
+from bridge.cli.client.parser import PROGRAM, ExamplesFormatter, PlainParser
 
 EXAMPLES = f"""\
 examples:

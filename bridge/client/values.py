@@ -31,6 +31,17 @@ def boolean(text: str) -> bool:
     return _BOOLEANS[text.strip().lower()]
 
 
+def budget(text: str) -> float:
+    """Dollars in a text such as 2.5usd. Raises ClientError."""
+    number = text.lower().removesuffix("usd")
+    try:
+        if number == text.lower():
+            raise ValueError
+        return float(number)
+    except ValueError:
+        raise usage(f"{text!r} is not a budget such as 2usd") from None
+
+
 def parameter(text: str) -> tuple[str, str]:
     """The name and the value of a service parameter K:V."""
     name, colon, value = text.partition(":")

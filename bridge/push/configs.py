@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 
 from bridge.errors import InvalidParams
 from bridge.push import egress
-from bridge.store.push import PushConfig
+from bridge.store.changes import PushConfig
 
 CONFIGS_PER_TASK = 10
 MAX_CREDENTIALS = 8192  # characters: room for signed tokens

@@ -5,67 +5,48 @@ one, and commits the new cursor after each. It holds no updates while it waits, 
 the task. The next server continues at the cursor, so a receiver gets a notification twice (with the
 same id) if the server ended between its delivery and the commit.
 
-The loop retries after temporary failures: no connection, a timeout, 5xx, 408, 425 and 429. After
-the last attempt, or at once after a permanent failure (a refused address, any other status), the
-notification becomes a dead letter and the next one follows.
+The loop retries after temporary failures. After the last attempt, or a permanent failure, the
+notification becomes a dead letter (delivery.py) and the next one follows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from random import SystemRandom
 
-import aiohttp
 from aiohttp.abc import AbstractResolver
 
 from bridge.errors import PushNotificationNotSupported, Unavailable
 from bridge.push import egress
-from bridge.push.attempts import USUAL, HostLimits, Relay, RetryPolicy
+from bridge.push.attempts import USUAL, HostLimits, RetryPolicy
 from bridge.push.configs import check, repeated
+from bridge.push.delivery import SECOND, Delivery, Encode, commit, now
 from bridge.push.updates import TaskUpdates
-from bridge.store.event_log import Entry
+from bridge.store.changes import PushChange, PushConfig, PushRemoved, PushSaved
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import CANNOT_WRITE, Store, TaskHead
-from bridge.store.push import (
-    PushAdvanced,
-    PushChange,
-    PushConfig,
-    PushFailed,
-    PushRemoved,
-    PushSaved,
-)
-from bridge.task.state import Task, Update
 
 log = logging.getLogger(__name__)
 
-Encode = Callable[[PushConfig, Task, Entry[Update]], tuple[str, bytes] | None]
-"""The media type and the body of the notification of an update; None for no notification."""
 Find = Callable[[TaskHead], Awaitable[TaskHandle | None]]
 Tell = Callable[[TaskHandle, str], Awaitable[None]]
 """Gets a task of another server, and the id of its config."""
-Attempted = Callable[[Task, str, float, int | None, str], None]
-"""Gets the task, the URL, the begin (seconds since 1970), the status of the answer and the class of
-the failure, "" for none."""
 Key = tuple[str, str]
 """The ids of a task and of its config. Clients choose the second one."""
 
-ENCODING_FAILED, EXPIRED, REVOKED = "internal error", "expired", "revoked"
-SECOND = 1_000_000  # microseconds
+EXPIRED, REVOKED = "expired", "revoked"
 _chance = SystemRandom().random
 
 
 class Push:
     """Sends the updates of tasks. `random`: returns a number between 0 and 1. Unless it is
-    `supported`, all operations of clients raise PushNotificationNotSupported. `outcomes` counts the
-    attempts: `delivered`, `retry` or `dead`; `attempted` gets each. `pending`: the configs with
-    undelivered notifications. `admits`: whether the owner of a task has valid credentials; its
-    configs rest otherwise."""
+    `supported`, all operations of clients raise PushNotificationNotSupported. `delivery` makes the
+    attempts. `pending`: the configs with undelivered notifications. `admits`: whether the owner of
+    a task has valid credentials; its configs rest otherwise."""
 
     def __init__(
         self,
@@ -78,39 +59,33 @@ class Push:
         random: Callable[[], float] = _chance,
         supported: bool = True,
     ) -> None:
-        self._relay: Relay | None = None
         self._supported = supported
         self.admits: Callable[[str], bool] = lambda owner: True
-        self.attempted: Attempted = lambda task, url, begin, status, error: None
         self._tell: Tell | None = None
         self._store = store
-        self._encode = encode
+        self._pause: Callable[[int], float] = lambda failures: policy.pause(failures, random)
+        self.delivery = Delivery(
+            store,
+            encode,
+            allow_private=allow_private,
+            policy=policy,
+            resolver=resolver,
+            pause=self._pause,
+        )
         self._allow_private = allow_private
         self._policy = policy
-        self._resolver = resolver
-        self._random = random
         self._connections = HostLimits(policy.per_host, policy.overall)
-        self.outcomes: Counter[str] = Counter()
         self.pending: set[Key] = set()
         self._changing = asyncio.Lock()  # of the set of configs
         self._loops: dict[Key, asyncio.Task[None]] = {}
         self._leaving: dict[str, Callable[[], None]] = {}  # calls after the delivery, by task
-        self._session: aiohttp.ClientSession
         self._find_task: Find
-
-    def use_relay(self, relay: Relay | None) -> None:
-        """Give the notifications to this relay, which sends them, from start() on."""
-        self._relay = relay
 
     async def start(self, find: Find, tell: Tell | None = None) -> None:
         """Continue the deliveries of an earlier server. The store must be open. `tell`: how the
         server that has a task learns that a config of it has changed."""
         self._tell, self._find_task = tell, find
-        if self._relay:
-            self._relay.start()
-        self._session = egress.open_session(
-            allow_private=self._allow_private, timeout=self._policy.timeout, resolver=self._resolver
-        )
+        self.delivery.open()
         await self.restart()
 
     async def restart(self) -> None:
@@ -137,7 +112,7 @@ class Push:
                 found = await self._store.push_configs(config.task_id)
                 current = next((one for one in found if one.id == config.id), None)
                 if current and current.cursor < head.last:
-                    await self._bury(current, head.last, REVOKED)
+                    await self.delivery.bury(current, head.last, REVOKED)
             self._leave(config.task_id)
             stopped += 1
         return stopped
@@ -155,12 +130,10 @@ class Push:
 
     async def close(self) -> None:
         """Stop. The next server continues the deliveries."""
-        if self._relay:
-            self._relay.leave()
+        if self.delivery.relay:
+            self.delivery.relay.leave()
         await _stop([*self._loops.values()])
-        if self._relay:
-            await self._relay.close()
-        await self._session.close()
+        await self.delivery.close()
 
     # --- configs -------------------------------------------------------------------------------
 
@@ -255,7 +228,7 @@ class Push:
         found = False
         for config in await self._store.push_configs(task_id):
             if head and config.cursor < head.last:
-                await self._bury(config, head.last, EXPIRED)
+                await self.delivery.bury(config, head.last, EXPIRED)
                 found = True
         return found
 
@@ -299,14 +272,15 @@ class Push:
             self.pending.add(key)
             if config.due:
                 updates.release()
-                pause = (config.due - _now()) / SECOND
+                pause = (config.due - now()) / SECOND
                 await asyncio.sleep(min(pause, self._policy.longest_pause))  # clocks change
             try:
                 async with self._connections.take(egress.host_of(config.url)):
-                    position = await self._deliver(config, handle, await updates.after(position))
+                    entries = await updates.after(position)
+                    position = await self.delivery.deliver(config, handle, entries)
             except Unavailable:
                 updates.release()
-                await asyncio.sleep(self._policy.pause(1, self._random))
+                await asyncio.sleep(self._pause(1))
         # No await since the last check: a change of the config finds this loop, or starts another.
         del self._loops[key]
 
@@ -320,116 +294,18 @@ class Push:
             except Unavailable:
                 updates.release()
                 failures += 1
-                await asyncio.sleep(self._policy.pause(failures, self._random))
-
-    async def _deliver(
-        self, config: PushConfig, handle: TaskHandle, entries: Sequence[Entry[Update]]
-    ) -> int:
-        """Make one attempt for the first entry that has a notification. Returns the number of the
-        last entry that is delivered or skipped."""
-        position = 0
-        for entry in entries:
-            task = await handle.whole()
-            try:
-                encoded = self._encode(config, task, entry)
-            except Exception:  # a bug costs one notification
-                log.exception("update %d of task %s could not be encoded", entry.number, task.id)
-                await self._bury(config, entry.number, ENCODING_FAILED)
-                return entry.number
-            position = entry.number
-            if encoded:
-                return await self._attempt(config, task, position, *encoded)
-        return position
-
-    async def _attempt(
-        self, config: PushConfig, task: Task, number: int, media_type: str, body: bytes
-    ) -> int:
-        """Make one attempt, and commit its result. Returns the new cursor."""
-        begin = time.time()
-        status, error = await self._post(config, number, media_type, body)
-        self.attempted(task, config.url, begin, status, error)
-        final = egress.is_final(status) if status is not None else error == egress.REFUSED
-        attempts = config.attempts + 1
-        if error and (final or attempts >= self._policy.attempts):
-            await self._bury(config, number, error, attempts)
-        elif error:
-            self.outcomes["retry"] += 1
-            due = _now() + int(SECOND * self._policy.pause(attempts, self._random))
-            number -= 1
-            await self._commit([PushAdvanced(config.task_id, config.id, number, attempts, due)])
-        else:
-            self.outcomes["delivered"] += 1
-            await self._commit([PushAdvanced(config.task_id, config.id, number)])
-        return number
-
-    async def _post(
-        self, config: PushConfig, number: int, media_type: str, body: bytes
-    ) -> tuple[int | None, str]:
-        """The status of the answer, if there is one, and the class of the failure, empty for
-        none."""
-        headers = {"Content-Type": media_type, "A2A-Notification-Id": _name(config, number)}
-        if config.scheme and config.credentials:
-            headers["Authorization"] = f"{config.scheme} {config.credentials}"
-        if config.token:
-            headers["X-A2A-Notification-Token"] = config.token
-        try:
-            if self._relay:
-                job = f"{config.task_id}/{config.id}/{number}/{config.attempts + 1}"
-                status = await self._relay.post(job, config.url, body, headers)
-            else:
-                status = await egress.post(self._session, config.url, body, headers)
-        except egress.RequestFailed as failure:
-            return None, str(failure)
-        return status, "" if 200 <= status < 300 else f"status {status}"
-
-    async def _bury(self, config: PushConfig, number: int, error: str, attempts: int = 0) -> None:
-        self.outcomes["dead"] += 1
-        where = {"event": "push.dead", "task": config.task_id, "config": config.id}
-        name = _name(config, number)
-        log.warning(
-            "notification %s is a dead letter: %s", name, error, extra={**where, "error": error}
-        )
-        names = (config.task_id, config.id, number)
-        if self._relay:
-            facts = {"task": config.task_id, "config": config.id, "number": str(number)}
-            self._relay.bury({**facts, "attempts": str(attempts), "error": error})
-        failed = PushFailed(*names, attempts, error, time=_now())
-        await self._commit([failed, PushAdvanced(*names)])
+                await asyncio.sleep(self._pause(failures))
 
     async def _commit_soon(
         self, changes: Sequence[PushChange], then: Callable[[], None] | None = None
     ) -> None:
-        """As _commit(), for a client that waits. Raises Unavailable after that time;
+        """As commit(), for a client that waits. Raises Unavailable after that time;
         the store then commits the changes later."""
         try:
             async with asyncio.timeout(self._policy.write_within):
-                await self._commit(changes, then)
+                await commit(self._store, changes, then)
         except TimeoutError:
             raise Unavailable(CANNOT_WRITE) from None
-
-    async def _commit(
-        self, changes: Sequence[PushChange], then: Callable[[], None] | None = None
-    ) -> None:
-        """Append the changes, and wait for their commit. `then` is called even if the wait ends
-        early."""
-        committed = asyncio.Event()
-
-        def done(error: object) -> None:
-            committed.set()
-            if then:
-                then()
-
-        self._store.append(changes, fence=None, then=done)
-        await committed.wait()
-
-
-def _name(config: PushConfig, number: int) -> str:
-    """The id of a notification, the same for each attempt. Ids of configs are not unique."""
-    return f"{config.task_id}:{config.id}:{number}"
-
-
-def _now() -> int:
-    return int(time.time() * SECOND)
 
 
 async def _stop(loops: Sequence[asyncio.Task[None]]) -> None:

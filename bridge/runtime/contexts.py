@@ -18,16 +18,10 @@ from bridge.runtime.nodes.commands import Elsewhere
 from bridge.runtime.questions import Questions
 from bridge.runtime.recorder import Recorder
 from bridge.session.prewarm import Prewarm
+from bridge.store.changes import ContextKey, ContextRemoved, ContextSaved, Fence, SessionClosed
 from bridge.store.cluster import Take
 from bridge.store.handle import TaskHandle, TaskHandles, readable
-from bridge.store.protocol import (
-    ContextKey,
-    ContextRemoved,
-    ContextSaved,
-    Fence,
-    OpenSession,
-    SessionClosed,
-)
+from bridge.store.protocol import OpenSession
 from bridge.task.events import Interrupted
 from bridge.task.message import Message
 

@@ -16,17 +16,9 @@ from bridge.errors import LaunchError
 from bridge.session.prewarm import Prewarm
 from bridge.session.session import Session
 from bridge.session.slot_queue import Announce
+from bridge.store.changes import ContextSaved, Fence, OutputRead, SessionClosed, SessionOpened
 from bridge.store.handle import readable
-from bridge.store.protocol import (
-    ContextSaved,
-    Fence,
-    OpenSession,
-    OutputRead,
-    SessionClosed,
-    SessionOpened,
-    Store,
-    StoreError,
-)
+from bridge.store.protocol import OpenSession, Store, StoreError
 from bridge.store.serialization import dump
 
 log = logging.getLogger(__name__)

@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from functools import partial
 
 from bridge.adapter.input import AdapterInput
-from bridge.store.handle import ENTRY, TaskHandle, TaskHandles
-from bridge.store.protocol import (
+from bridge.store.changes import (
     Change,
     EventBatch,
     InputRecorded,
     OutputRead,
-    StoreError,
     TaskBegun,
     TaskCreated,
     TaskShown,
 )
+from bridge.store.handle import ENTRY, TaskHandle, TaskHandles
+from bridge.store.protocol import StoreError
 from bridge.store.serialization import dump, dump_events, micros
 from bridge.task.events import BOUNDED, Answer, Answered, Event, Question, Text, bounded
 from bridge.task.message import Message

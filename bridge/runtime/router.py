@@ -21,11 +21,12 @@ from bridge.auth.principal import Principal, Scope, authorize
 from bridge.errors import InvalidParams
 from bridge.runtime.audience import Listener
 from bridge.runtime.extension import Profile
-from bridge.runtime.send import Sent
+from bridge.runtime.sending.send import Sent
 from bridge.runtime.tasks import TaskManager
+from bridge.store.changes import ContextKey
 from bridge.store.cluster import Cluster
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import ContextKey, Store, TaskQuery
+from bridge.store.protocol import Store, TaskQuery
 from bridge.store.serialization import micros
 
 

@@ -1,15 +1,13 @@
 """The task manager: the operations of clients on the tasks of one agent. Only the context of a task
-writes the task. send.py begins tasks."""
+writes the task. sending/ begins tasks, and removal.py removes them."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from bridge.a2a.requests import SendParams
 from bridge.adapter import Adapter
@@ -18,23 +16,17 @@ from bridge.errors import TaskNotCancelable, Unavailable, UnsupportedOperation
 from bridge.runtime.agent import DEFAULT_POLICY, Agent, Policy
 from bridge.runtime.audience import Audience, Listener
 from bridge.runtime.contexts import Contexts
-from bridge.runtime.nodes.commands import (
-    Accepted,
-    Elsewhere,
-    TaskCommand,
-    read_answer,
-    send_command,
-    task_command,
-)
+from bridge.runtime.nodes.asking import OtherServers
+from bridge.runtime.nodes.commands import Elsewhere
 from bridge.runtime.recorder import Recorder
-from bridge.runtime.send import SendOperation, Sent
+from bridge.runtime.removal import Notifier, Removal
+from bridge.runtime.sending.send import SendOperation, Sent
 from bridge.session.pool import SessionPool
 from bridge.session.prewarm import Prewarm
 from bridge.session.tally import SessionTally
-from bridge.store.cluster import Command
+from bridge.store.changes import ContextKey
 from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.protocol import CANNOT_WRITE, ContextKey, TaskQuery, TaskRemoved
-from bridge.store.serialization import micros
+from bridge.store.protocol import CANNOT_WRITE
 from bridge.task.state import StatusUpdate, Task
 from bridge.telemetry.observation import message_trace
 from bridge.workspace.attachments import Attachments
@@ -45,35 +37,13 @@ from bridge.workspace.paths import Workspaces
 REPLY_WITHIN = 10.0
 MOST_SERVERS = 5  # that are asked for one request, if its context moves meanwhile
 
-
-class Notifier(Protocol):
-    """Delivers the updates of tasks. The manager removes no task before the delivery."""
-
-    async def resume(self, handle: TaskHandle) -> None:
-        """Deliver the updates of a task that another server had."""
-
-    async def expire(self, task_id: str) -> bool:
-        """Give up the delivery. Returns whether there was any; the result is kept with the task."""
-
-    def after_delivery(self, task_id: str, call: Callable[[], None]) -> None:
-        """Call `call` when all updates of the task, which has ended, are delivered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """The numbers of deleted tasks and conversations; `open`: the tasks that have not ended."""
-
-    tasks: int
-    conversations: int
-    open: Sequence[str]
-
-
 Watcher = Callable[[TaskHandle, Sequence[StatusUpdate]], None]
 
 
 class TaskManager:
     """`adapter` defines the messages that its agents can read, and the kinds of their replies.
-    `find` returns a task of any owner, or None. `accept`: see SendOperation.send()."""
+    `find` returns a task of any owner, or None. `accept`: see SendOperation.send(). `others`: the
+    servers with the contexts that this one does not have."""
 
     def __init__(
         self,
@@ -86,11 +56,9 @@ class TaskManager:
         policy: Policy = DEFAULT_POLICY,
         notifier: Notifier | None = None,
     ) -> None:
-        self._cluster = tasks.cluster
         self._agent = agent
         self._replies = adapter.may_reply
         self._tasks = tasks
-        self._store = tasks.store
         self._notifier = notifier
         self._background: set[asyncio.Task[None]] = set()
         self._policy = policy
@@ -116,6 +84,8 @@ class TaskManager:
             cwd=workspaces.default,
             adopted=self._adopted,
         )
+        self.removal = Removal(self.contexts, notifier)
+        self.others = OtherServers(tasks)
         self._sending = SendOperation(
             self.contexts,
             adapter,
@@ -167,19 +137,11 @@ class TaskManager:
             try:
                 return await self.accept(params, principal)
             except Elsewhere as error:
-                command = send_command(error.key, self._store.node, params, principal)
-                accepted = await self._ask(error, command)
+                accepted = await self.others.send(error, params, principal)
             handle = await self.find(accepted.task_id) if accepted else None
             if accepted and handle:
                 return Sent(handle, accepted.after, accepted.again)
         raise Unavailable(CANNOT_WRITE)
-
-    async def _ask(self, elsewhere: Elsewhere, command: Command) -> Accepted | None:
-        """The answer of the server that has the context; None if it does not have it any more."""
-        if self._cluster is None or elsewhere.holder is None or not elsewhere.holder.runs:
-            raise Unavailable(str(elsewhere)) from elsewhere
-        answer = await self._cluster.ask(command, elsewhere.holder.id)
-        return None if answer is None else read_answer(answer)
 
     async def get(
         self, task_id: str, principal: Principal = OPERATOR, scope: Scope = "read"
@@ -217,25 +179,11 @@ class TaskManager:
     async def _canceled(self, handle: TaskHandle, principal: Principal) -> bool:
         """Whether the server that has the context of the task has canceled it. If no server has it,
         this one takes it."""
-        key = handle.context
         try:
-            await self.contexts.take(key)
+            await self.contexts.take(handle.context)
         except Elsewhere as error:
-            named = TaskCommand(handle.task.id)
-            command = task_command("cancel", key, self._store.node, principal, named)
-            return await self._ask(error, command) is not None
+            return await self.others.cancel(error, handle.task.id, principal)
         return False
-
-    async def tell_push(self, handle: TaskHandle, config_id: str) -> None:
-        """Tell the server that has the context of the task that this push config has changed. A
-        server that takes the context later reads the config then."""
-        holder = await self._cluster.holder(handle.context) if self._cluster else None
-        if holder:
-            named = TaskCommand(handle.task.id, config_id)
-            key = handle.context
-            command = task_command("push", key, self._store.node, OPERATOR, named)
-            with contextlib.suppress(Unavailable):
-                await self._ask(Elsewhere(key, holder), command)
 
     async def subscribe(
         self, task_id: str, again: bool, principal: Principal = OPERATOR
@@ -329,21 +277,6 @@ class TaskManager:
         """The incarnation of this server has ended. `copied`: a server with its identity runs."""
         self.kept = self.contexts.lose(keep=not copied)
 
-    async def delete_finished(self, owner: str) -> Deleted:
-        """Remove the finished tasks of the owner, and its conversations that have neither an open
-        task nor a session. Notifications that were not delivered are lost. Raises Unavailable."""
-        query = TaskQuery(agents=(self._tasks.agent,), owner=owner)
-        heads = (await self._store.list(query)).heads
-        finished = [head for head in heads if head.state.terminal]
-        for head in finished:
-            if self._notifier:
-                await self._notifier.expire(head.task_id)
-            self._remove(head.task_id)
-            self._agent.attachments.forget(head.context.name, head.task_id)
-        conversations = self.contexts.remove_cold(0, owner)
-        left = [head.task_id for head in heads if not head.state.terminal]
-        return Deleted(len(finished), conversations, left)
-
     def kill(self) -> None:
         """End every process immediately, without waiting."""
         self._warm.kill()
@@ -408,7 +341,7 @@ class TaskManager:
         for watcher in self._watchers:
             watcher(handle, updates)
         if updates[-1].state.terminal:
-            self._begin_soon(self._expire())
+            self._begin_soon(self.removal.expire(self._policy.retention))
 
     def _lost(self, handle: TaskHandle) -> None:
         """Abandon the context of the task, because another server owns it."""
@@ -419,36 +352,11 @@ class TaskManager:
 
     def _finished(self, handle: TaskHandle) -> None:
         self.quotas.ended(handle.task.owner)
-        task_id = handle.task.id
-        if handle.task.reply and not handle.shown:  # a Message replaces the task
-            if self._notifier and handle.notifies:
-                self._tasks.remove(task_id)
-                self._notifier.after_delivery(task_id, lambda: self._remove(task_id))
-            else:
-                self._remove(task_id)
+        if handle.task.reply and not handle.shown:
+            self.removal.replaced(handle)
         else:
             handle.task.reply = None
         self.contexts.remove_cold(self._policy.retention.tasks)
-
-    async def _expire(self) -> None:
-        """Remove the finished tasks that exceed the limits of number, age or size. The next call
-        continues if the store cannot be read now."""
-        with contextlib.suppress(Unavailable):
-            await self._expire_all()
-
-    async def _expire_all(self) -> None:
-        retention = replace(self._policy.retention, agent=self._tasks.agent)
-        for task_id in await self._store.expired(retention, micros(datetime.now(UTC))):
-            if self._notifier and await self._notifier.expire(task_id):
-                continue  # its dead letters are kept until the next call
-            head = await self._store.head(task_id)
-            self._remove(task_id)
-            if head:
-                self._agent.attachments.forget(head.context.name, task_id)
-
-    def _remove(self, task_id: str) -> None:
-        self._store.append([TaskRemoved(task_id)], fence=None)
-        self._tasks.remove(task_id)
 
 
 async def _ended(handle: TaskHandle) -> None:

@@ -21,7 +21,7 @@ from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.agents.grpc_port import GrpcPlace
 from bridge.server.agents.node import shares_of
 from bridge.server.agents.sandboxes import group_limits
-from bridge.server.app import ServedAgent
+from bridge.server.app.sites import ServedAgent
 from bridge.server.operate.tracing import Tracing
 from bridge.server.state_dir import State
 from bridge.session.factory import SessionFactory

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bridge.store.protocol import ContextKey, Fence, KnownMessage, MessageKey, Store
+from bridge.store.changes import ContextKey, Fence, MessageKey
+from bridge.store.protocol import KnownMessage, Store
 
 ANSWER_WITHIN = 10.0  # seconds for the answer to a command
 Take = Callable[[], Awaitable[Fence | None]]

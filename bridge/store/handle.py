@@ -14,16 +14,10 @@ from functools import partial
 from typing import TypeVar
 
 from bridge.errors import Unavailable
+from bridge.store.changes import ContextKey, Fence
 from bridge.store.cluster import Cluster
 from bridge.store.event_log import EventLog
-from bridge.store.protocol import (
-    CANNOT_WRITE,
-    WRITE_WITHIN,
-    ContextKey,
-    Fence,
-    Store,
-    TaskHead,
-)
+from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN, Store, TaskHead
 from bridge.store.replay import Recent, blank_task, replay, replay_updates
 from bridge.store.serialization import load, moment
 from bridge.task.message import Message, TextPart

@@ -12,36 +12,36 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
 
-from bridge.store.protocol import (
+from bridge.store.changes import (
     LOCAL,
     Change,
-    Conflict,
     ContextKey,
     ContextRemoved,
     EventBatch,
     Fence,
-    FenceLost,
-    KnownMessage,
     MessageAccepted,
     MessageKey,
-    Position,
-    Retention,
-    StoreError,
-    TaskBegun,
-    TaskCreated,
-    TaskHead,
-    TaskPage,
-    TaskQuery,
-    TaskRemoved,
-    UnfinishedTask,
-)
-from bridge.store.push import (
     PushAdvanced,
     PushChange,
     PushConfig,
     PushFailed,
     PushRemoved,
     PushSaved,
+    TaskBegun,
+    TaskCreated,
+    TaskRemoved,
+)
+from bridge.store.protocol import (
+    Conflict,
+    FenceLost,
+    KnownMessage,
+    Position,
+    Retention,
+    StoreError,
+    TaskHead,
+    TaskPage,
+    TaskQuery,
+    UnfinishedTask,
 )
 from bridge.store.retention import expired
 from bridge.task.transitions import TaskState

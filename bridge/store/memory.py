@@ -7,20 +7,19 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from bridge.store.index import TaskIndex
-from bridge.store.protocol import (
-    REPORTS,
+from bridge.store.changes import (
     Change,
     ContextKey,
     ContextSaved,
     EventBatch,
     Fence,
-    OnCommit,
-    OpenSession,
-    Retention,
+    PushChange,
+    PushFailed,
+    PushRemoved,
     TaskCreated,
 )
-from bridge.store.push import PushChange, PushFailed, PushRemoved
+from bridge.store.index import TaskIndex
+from bridge.store.protocol import REPORTS, OnCommit, OpenSession, Retention
 from bridge.store.replay import PIECE
 
 MOST_IN_MEMORY = 256 * 1024 * 1024  # bytes of tasks

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
 from bridge.errors import ConfigurationError, DataLoss, TaskNotFound, Unavailable
+from bridge.store.changes import EventBatch
 from bridge.store.event_log import Entry
-from bridge.store.protocol import CANNOT_READ, DAMAGED, EventBatch, Store, TaskHead
+from bridge.store.protocol import CANNOT_READ, DAMAGED, Store, TaskHead
 from bridge.store.serialization import load, load_events, moment
 from bridge.task.events import Retracted, bounded
 from bridge.task.message import Message

@@ -9,30 +9,27 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import orjson
 from aiohttp import web
 
 from bridge.a2a.card import Card
 from bridge.a2a.codec import Codec, Operation
-from bridge.a2a.requests import PushParams, SendParams
+from bridge.a2a.requests import SendParams
 from bridge.auth.principal import Principal
 from bridge.auth.revocations import Hold, Revocations
 from bridge.errors import DataLoss, TaskNotFound
 from bridge.push.notifier import Push
 from bridge.runtime.router import Router
-from bridge.runtime.send import Sent
-from bridge.store.event_log import Entry
+from bridge.runtime.sending.send import Sent
 from bridge.store.handle import TaskHandle, durable
-from bridge.store.push import PushConfig
 from bridge.task.render import quick_answer
-from bridge.task.state import Task, Update
+from bridge.task.state import Task
 from bridge.telemetry.observation import (
     Observation,
     RequestInfo,
     RequestObserver,
     unknown_request,
 )
-from bridge.transports.negotiation import codec_of
+from bridge.transports.push_notifications import PushOperations
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, StreamTally, dump_copy
 
 PRINCIPAL = web.RequestKey("principal", Principal)
@@ -96,7 +93,7 @@ class Operations:
         self._observers = observers
         self._revocations = revocations or Revocations()
         self._tasks = tasks
-        self._push = push
+        self._pushes = PushOperations(tasks, push)
         self._extended_card = extended_card
         self._fast_path = answering.fast_path
         self._sign = sign
@@ -108,10 +105,10 @@ class Operations:
             Operation.GET: self._get,
             Operation.LIST: self._list,
             Operation.CANCEL: self._cancel,
-            Operation.PUSH_CREATE: self._create_push,
-            Operation.PUSH_GET: self._get_push,
-            Operation.PUSH_LIST: self._list_pushes,
-            Operation.PUSH_DELETE: self._delete_push,
+            Operation.PUSH_CREATE: _for_principal(self._pushes.create),
+            Operation.PUSH_GET: _for_principal(self._pushes.get),
+            Operation.PUSH_LIST: _for_principal(self._pushes.list),
+            Operation.PUSH_DELETE: _for_principal(self._pushes.delete),
             Operation.EXTENDED_CARD: self._card,
         }
 
@@ -191,7 +188,9 @@ class Operations:
             _note(caller, handle)
             return await self._stream(codec, handle, None, seen)
         asked = replace(_decoded(codec, params, caller), attends=caller.stays)
-        config = await self._checked_push(codec, asked, caller)
+        config = (
+            await self._pushes.check_sent(codec, asked, caller.principal) if asked.push else None
+        )
         sent = await self._tasks.send(asked, caller.principal)
         handle = sent.handle
         _note(caller, handle)
@@ -199,7 +198,8 @@ class Operations:
         stream = await self._stream(
             codec, handle, asked.history_length, seen, self._ends_on_question
         )
-        await self._add_push(codec, config, sent)
+        if config:
+            await self._pushes.add_sent(codec, config, sent)
         beginning = self._tasks.begin(handle, self._keep_alive.heartbeat)
         return replace(stream, beginning=beginning)
 
@@ -208,10 +208,13 @@ class Operations:
         asked = _decoded(codec, params, caller)
         asked = replace(asked, attends=asked.blocking and caller.stays)
         caller.info.subject.waits = asked.blocking
-        config = await self._checked_push(codec, asked, caller)
+        config = (
+            await self._pushes.check_sent(codec, asked, caller.principal) if asked.push else None
+        )
         sent = await self._tasks.send(asked, caller.principal)
         _note(caller, sent.handle)
-        await self._add_push(codec, config, sent)
+        if config:
+            await self._pushes.add_sent(codec, config, sent)
         handle = sent.handle
         task = await handle.whole()  # a strong reference: the task may be evicted when it ends
         if asked.blocking:
@@ -237,25 +240,6 @@ class Operations:
         if answer:
             return codec.encode_reply(answer)
         return await durable(codec.encode_sent(task, asked.history_length), sent.handle)
-
-    async def _checked_push(
-        self, codec: Codec, asked: SendParams, caller: Caller
-    ) -> PushConfig | None:
-        """The push config of a send. The check comes before the send has any effect."""
-        config = _config(codec, asked.push) if asked.push else None
-        if config:
-            task_id = asked.message.task_id
-            if task_id is not None:
-                await self._tasks.get(task_id, caller.principal, "run")
-            await self._push.check(config, task_id)
-        return config
-
-    async def _add_push(self, codec: Codec, config: PushConfig | None, sent: Sent) -> None:
-        """Store the push config of a send. A message that joins a task adds a config that the task
-        does not have: the client wants it, or an earlier attempt was cut before it was stored."""
-        if config:
-            names = {"default_id": codec.default_push_id, "again": sent.again}
-            await self._push.create(config, sent.handle, sent.after, **names)
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
@@ -286,39 +270,6 @@ class Operations:
         _note(caller, handle)
         task = await handle.whole()
         return await durable(codec.encode_task(task, asked.history_length), handle)
-
-    async def _create_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
-        asked = codec.decode_push(Operation.PUSH_CREATE, params)
-        handle = await self._tasks.get(asked.task_id, caller.principal, "run")
-        config = await self._push.create(
-            _config(codec, asked), handle, default_id=codec.default_push_id
-        )
-        return codec.encode_push(_shown(config))
-
-    async def _get_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
-        asked = codec.decode_push(Operation.PUSH_GET, params)
-        await self._tasks.get(asked.task_id, caller.principal)
-        configs = await self._push.list(asked.task_id)
-        wanted = _config_id(codec, asked, configs)
-        found = [config for config in configs if wanted in (None, config.id)]
-        if not found:
-            raise TaskNotFound("Unknown push notification config.")
-        return codec.encode_push(_shown(found[0]))
-
-    async def _list_pushes(self, codec: Codec, params: Json, caller: Caller) -> Any:
-        asked = codec.decode_push(Operation.PUSH_LIST, params)
-        await self._tasks.get(asked.task_id, caller.principal)
-        configs = await self._push.list(asked.task_id)
-        return codec.encode_pushes([_shown(config) for config in configs])
-
-    async def _delete_push(self, codec: Codec, params: Json, caller: Caller) -> Any:
-        asked = codec.decode_push(Operation.PUSH_DELETE, params)
-        handle = await self._tasks.get(asked.task_id, caller.principal, "run")
-        configs = await self._push.list(asked.task_id)
-        wanted = _config_id(codec, asked, configs)
-        config_id = wanted or asked.config_id or ""
-        await self._push.delete(asked.task_id, config_id)
-        await self._push.tell(handle, config_id)
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
         if self._extended_card is None:
@@ -360,6 +311,10 @@ async def _observed(request: Observation, answer: Awaitable[Any]) -> Any:
     return found
 
 
+def _for_principal(call: Callable[[Codec, Json, Principal], Awaitable[Any]]) -> Call:
+    return lambda codec, params, caller: call(codec, params, caller.principal)
+
+
 def _note(caller: Caller, handle: TaskHandle) -> None:
     """The request is about this task."""
     subject = caller.info.subject
@@ -388,42 +343,3 @@ def _mark_reset(task: dict[str, Any]) -> None:
     """Tell the client to replace its copy of the task."""
     metadata = task.get("metadata", {})
     task["metadata"] = {**metadata, "bridge": {**metadata.get("bridge", {}), "reset": True}}
-
-
-def _config(codec: Codec, asked: PushParams) -> PushConfig:
-    return PushConfig(
-        asked.task_id,
-        asked.config_id or "",
-        asked.url,
-        token=asked.token,
-        scheme=asked.scheme,
-        credentials=asked.credentials,
-        version=codec.version,
-        extended=codec.extended,
-    )
-
-
-def _config_id(codec: Codec, asked: PushParams, configs: Sequence[PushConfig]) -> str | None:
-    """The id of the requested config; None for any. For a codec with `default_push_id`, no id and
-    the id `default` mean the first config that was set without an id (see Push.create), else the
-    oldest config."""
-    known = {config.id for config in configs}
-    if not codec.default_push_id or asked.config_id not in (None, "default") or "default" in known:
-        return asked.config_id
-    return asked.task_id if asked.task_id in known else None
-
-
-def _shown(config: PushConfig) -> PushParams:
-    return PushParams(config.task_id, config.id, config.url, scheme=config.scheme)
-
-
-def encode_notification(
-    config: PushConfig, task: Task, entry: Entry[Update]
-) -> tuple[str, bytes] | None:
-    """The media type and the body of a notification in the version of its config; None for no
-    notification."""
-    codec = codec_of(config.version, config.extended)
-    item = (  # with a direct reply, the client has a Message instead of a task
-        codec.encode_sent(task) if task.reply else codec.encode_notification(task, entry.update)
-    )
-    return None if item is None else (codec.notification_type, orjson.dumps(item))

@@ -14,9 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bridge.runtime.recorder import Recorder
+from bridge.store.changes import ContextKey
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import ContextKey, Store
+from bridge.store.protocol import Store
 from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Text
 from bridge.task.message import Message, Role, TextPart

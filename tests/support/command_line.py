@@ -10,6 +10,12 @@ from tests import CHECKOUT
 from tests.support.agent import PROGRAM
 
 WITHIN = 60.0  # seconds; on a quiet machine it ends within one
+WITHOUT = """
+import sys
+sys.modules[{!r}] = None
+from bridge.__main__ import main
+sys.exit(main())
+"""
 
 
 def agent(folder: Path, name: str = "agent", program: str = PROGRAM) -> str:
@@ -21,11 +27,14 @@ def agent(folder: Path, name: str = "agent", program: str = PROGRAM) -> str:
     return str(path)
 
 
-def run(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
+def run(
+    *arguments: str, cwd: Path, without: str | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end. `without`: a library that it cannot import."""
+    program = ("-c", WITHOUT.format(without)) if without else ("-m", "bridge")
     base = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(CHECKOUT), "PYTHONWARNINGS": "error"}
     return subprocess.run(
-        [sys.executable, "-m", "bridge", *arguments],
+        [sys.executable, *program, *arguments],
         cwd=cwd,
         env={**base, "HOME": f"{cwd}-home", **env},
         stdin=subprocess.DEVNULL,
@@ -42,3 +51,10 @@ def refusal(done: subprocess.CompletedProcess[str], status: int = 2) -> str:
     lines = done.stderr.splitlines()
     assert len(lines) == 1 and lines[0].startswith("coding-agent-bridge: "), done.stderr
     return lines[0].removeprefix("coding-agent-bridge: ")
+
+
+def refusal_without(library: str, folder: Path, **settings: str) -> str:
+    """The line with which a server with these settings refuses to start, because this library
+    cannot be imported."""
+    quick = {"AGENT_ADAPTER": "replay", "BRIDGE_SANDBOX": "none"}
+    return refusal(run("--port", "0", cwd=folder, without=library, **quick, **settings))

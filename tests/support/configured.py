@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from bridge.auth.authentication import new_token
+from bridge.auth.credentials import new_token
 from tests import CHECKOUT
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.client import Client

@@ -29,19 +29,21 @@ from bridge.adapter import SessionStart
 from bridge.errors import BridgeError
 from bridge.runtime.recorder import Recorder
 from bridge.server.state_dir import open_state
-from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.protocol import (
+from bridge.store.changes import (
     Change,
     ContextKey,
     ContextSaved,
     MessageAccepted,
     MessageKey,
-    Retention,
+    PushAdvanced,
+    PushConfig,
+    PushFailed,
+    PushSaved,
     TaskCreated,
-    TaskQuery,
     TaskRemoved,
 )
-from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushSaved
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.protocol import Retention, TaskQuery
 from bridge.store.serialization import dump, load_events
 from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Event, Text

@@ -25,7 +25,7 @@ from typing import Any
 from bridge.server.operate.backup import back_up_stopped
 from bridge.server.operate.restore import restore
 from bridge.store.sqlite.database import open_database
-from bridge.store.sqlite.store import MIGRATIONS
+from bridge.store.sqlite.schema import MIGRATIONS
 from bridge.store.sqlite.upgrade import roll_back
 from tests import CHECKOUT
 

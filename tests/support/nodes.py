@@ -7,8 +7,8 @@ from typing import Any
 
 import aiohttp
 
+from bridge.store.changes import ContextKey, Fence
 from bridge.store.cluster import Take
-from bridge.store.protocol import ContextKey, Fence
 from tests.support.client import Client
 
 

@@ -24,7 +24,8 @@ from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.agents.node import NodeAgents
 from bridge.server.agents.redis_port import RedisPort
-from bridge.server.app import ServedAgent, make_app
+from bridge.server.app.application import make_app
+from bridge.server.app.sites import ServedAgent
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle.parts import make_pool
@@ -37,11 +38,12 @@ from bridge.server.state_dir import State
 from bridge.session.prewarm import PrewarmPlan
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
+from bridge.telemetry.metrics.catalog import FAILURES
 from bridge.telemetry.watchdog import Watchdog
 from bridge.transports.listener.connection_limits import LimitedRunner
 from bridge.transports.listener.unix_socket import UnixSocket, listen
 from bridge.transports.mcp.endpoint import McpLimits
-from bridge.transports.operation import encode_notification
+from bridge.transports.push_notifications import encode_notification
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive
 from tests.support.agent import PROGRAM
 from tests.support.children import children
@@ -198,6 +200,7 @@ async def serving_loaded(
             unix.close()
         await _release(shared)
         forget()
+    assert set(identity.failures) <= set(FAILURES)  # their metrics exist from the start
     left = set(children()) - set(before)
     assert not left, left
 
@@ -221,7 +224,7 @@ def _add_mcp(
 
 async def _redis(settings: Settings, state: State, push: Push) -> RedisPort:
     redis = RedisPort(settings, state)
-    push.use_relay(redis.relay)
+    push.delivery.relay = redis.relay
     await redis.claim()
     return redis
 

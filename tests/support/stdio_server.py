@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -86,6 +87,22 @@ async def child(
         if process.returncode is None:
             process.kill()
         await process.wait()
+
+
+def refused(workspace: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """The end of a program that writes no frame."""
+    home, variables = settings(workspace)
+    done = subprocess.run(
+        [*SERVE, *arguments],
+        cwd=home,
+        env=variables,
+        input=b"{}\n",
+        capture_output=True,
+        timeout=WITHIN,
+        check=False,
+    )
+    assert done.stdout == b""
+    return done
 
 
 def settings(workspace: Path, **env: str) -> tuple[Path, dict[str, str]]:

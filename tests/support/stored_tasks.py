@@ -9,15 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bridge.runtime.recorder import Recorder
+from bridge.store.changes import OutputRead
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.journal import Journal
 from bridge.store.postgres.connect import parse
 from bridge.store.postgres.store import PostgresStore
-from bridge.store.protocol import (
-    OutputRead,
-    TaskQuery,
-)
-from bridge.store.sqlite.store import MIGRATIONS, SqliteStore
+from bridge.store.protocol import TaskQuery
+from bridge.store.sqlite.schema import MIGRATIONS
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Event
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from bridge.auth.authentication import new_token
+from bridge.auth.credentials import new_token
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.cab import COMMAND, Cab, ended
 from tests.support.liveness import Liveness, listening

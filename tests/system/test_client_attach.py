@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.auth.authentication import new_token
+from bridge.auth.credentials import new_token
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import COMMAND, Cab
 from tests.support.liveness import Liveness

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -15,23 +13,16 @@ import grpc.aio
 import pytest
 
 from bridge.a2a.card import EXTENSION
-from tests import CHECKOUT
 from tests.support import grpc_intruder
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.client import artifact_text, state, streamed_text, task_id
-from tests.support.command_line import refusal, run
+from tests.support.command_line import refusal, refusal_without, run
 from tests.support.grpc_client import GrpcError, connected
 from tests.support.liveness import Liveness
 from tests.support.rest import message
 from tests.support.restart import Place, kill
 
 WITHIN = 45.0  # seconds
-WITHOUT = """
-import sys
-sys.modules['grpc'] = None
-from bridge.__main__ import main
-sys.exit(main())
-"""
 
 
 def port_of(server: BridgeProcess) -> str:
@@ -42,27 +33,10 @@ def port_of(server: BridgeProcess) -> str:
 
 def test_a_missing_library_ends_the_start(tmp_path: Path) -> None:
     """A start of an interpreter takes up to a second."""
-    (tmp_path / "work").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "--port", "0"],
-        cwd=tmp_path / "work",
-        env={
-            "PATH": "/usr/bin:/bin",
-            "PYTHONPATH": str(CHECKOUT),
-            "HOME": str(tmp_path),
-            "BRIDGE_GRPC_PORT": "0",
-            "BRIDGE_SANDBOX": "none",
-            "AGENT_ADAPTER": "replay",
-        },
-        capture_output=True,
-        text=True,
-        timeout=WITHIN,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert done.stderr == (
-        "coding-agent-bridge: BRIDGE_GRPC_PORT is set, but grpcio is not installed. Install the "
-        "extra: coding-agent-bridge[grpc]\n"
+    found = refusal_without("grpc", tmp_path, BRIDGE_GRPC_PORT="0")
+    assert found == (
+        "BRIDGE_GRPC_PORT is set, but grpcio is not installed. Install the extra: "
+        "coding-agent-bridge[grpc]"
     )
 
 

@@ -16,7 +16,15 @@ import pytest
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.liveness import Liveness
-from tests.support.stdio_server import SERVE, artifact, child, request, settings, streamed
+from tests.support.stdio_server import (
+    SERVE,
+    artifact,
+    child,
+    refused,
+    request,
+    settings,
+    streamed,
+)
 
 WITHIN = 30.0  # seconds
 NODE = CHECKOUT / ".venvs/node/bin/node"  # of scripts/install
@@ -191,18 +199,8 @@ async def test_as_gives_the_rights_of_a_token(workspace: Path) -> None:
 @each("wrong", [["--as", "unknown"], ["--agent", "unknown"]])
 def test_wrong_settings_end_before_the_first_frame(workspace: Path, wrong: list[str]) -> None:
     """A start of the program takes up to a second."""
-    home, variables = settings(workspace)
-    done = subprocess.run(
-        [*SERVE, *wrong],
-        cwd=home,
-        env=variables,
-        input=b"{}\n",
-        capture_output=True,
-        timeout=WITHIN,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"unknown" in done.stderr
+    done = refused(workspace, *wrong)
+    assert done.returncode == 2 and b"unknown" in done.stderr
 
 
 @pytest.mark.parametrize("language", ["python", "node"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
 import aiohttp
@@ -14,14 +13,13 @@ from tests.support.client import Client, state
 from tests.support.liveness import Liveness
 from tests.support.restart import Place, finished, kill
 from tests.support.stdio_server import (
-    SERVE,
     WITHIN,
     Child,
     Json,
     artifact,
     child,
+    refused,
     request,
-    settings,
     streamed,
 )
 
@@ -120,18 +118,8 @@ def test_a_proxy_without_a_server_ends_before_the_first_frame(
     workspace: Path, flags: list[str], status: int, said: bytes
 ) -> None:
     """A start of the program takes half a second."""
-    home, variables = settings(workspace)
-    done = subprocess.run(
-        [*SERVE, *flags],
-        cwd=home,
-        env=variables,
-        input=b"{}\n",
-        capture_output=True,
-        timeout=WITHIN,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (status, b"")
-    assert said in done.stderr
+    done = refused(workspace, *flags)
+    assert done.returncode == status and said in done.stderr
 
 
 async def test_a_server_that_does_not_answer_is_an_error_of_the_request(workspace: Path) -> None:

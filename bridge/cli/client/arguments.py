@@ -6,16 +6,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 
+from bridge.cli.client.parser import (
+    PROGRAM,
+    MediaTypeAction,
+    Parser,
+    PartAction,
+    Switch,
+    group,
+    sentence,
+)
 from bridge.client import values
 from bridge.client.failure import usage
 
 TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from bridge.cli.client.parser import Commands
 
-    Commands = Any  # the result of add_subparsers(): its class is private
-
-PROGRAM = "coding-agent-bridge"
 EXAMPLES = """\
   coding-agent-bridge run "Describe this project"        start a task, and answer by keys
   coding-agent-bridge send "Describe this project"       send a message and wait for the answer
@@ -29,46 +35,6 @@ def is_client(arguments: Sequence[str]) -> bool:
     """Whether a command line is for the client."""
     first, second = (*arguments[:2], "", "")[:2]
     return second == "get" if first == "card" else first in BUILDERS
-
-
-class Formatter(argparse.HelpFormatter):
-    """Help of a fixed width. A parser makes a formatter for each argument; the base class asks the
-    terminal each time, which takes longer than everything else here."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=98)
-
-
-class ExamplesFormatter(Formatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of descriptions."""
-
-
-class PlainParser(argparse.ArgumentParser):
-    """Its help has a fixed width."""
-
-    def __init__(self, **members: Any) -> None:
-        super().__init__(**{"formatter_class": Formatter, **members})
-
-
-class Parser(PlainParser):
-    """Raises ClientError for an invalid command line."""
-
-    def __init__(self, **members: Any) -> None:
-        self._mixing = False
-        super().__init__(**{"allow_abbrev": False, **members})
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Positional arguments may stand behind flags: `answer TASK --question ID OPTION`."""
-        if self._subparsers is not None or self._mixing:
-            return super().parse_known_args(args, namespace)
-        self._mixing = True
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._mixing = False
-
-    def error(self, message: str) -> NoReturn:
-        raise usage(message, f"{self.prog} --help")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -92,14 +58,14 @@ def add_commands(commands: Commands) -> None:
 
 
 def _add_card(commands: Commands) -> None:
-    card = _group(commands, "card", "agent cards (also: card verify, card new-key)")
+    card = group(commands, "card", "agent cards (also: card verify, card new-key)")
     get = _command(card, "card get", "show the agent card, and the chosen binding and version")
     get.add_argument("--validate", action="store_true", help="compare the card with the schema")
     get.add_argument("--extended", action="store_true", help="the card for authenticated clients")
 
 
 def _add_config(commands: Commands) -> None:
-    config = _group(commands, "config", "the settings of the client")
+    config = group(commands, "config", "the settings of the client")
     _command(config, "config show", "show each setting with its source")
 
 
@@ -153,10 +119,10 @@ def _add_sending(commands: Commands, word: str, what: str) -> None:
         kind = flag.removeprefix("--")
         metavar = "TEXT" if kind == "text" else "PATH"
         send.add_argument(
-            flag, old, action=_Part, dest="parts", const=kind, metavar=metavar, help=about
+            flag, old, action=PartAction, dest="parts", const=kind, metavar=metavar, help=about
         )
     send.add_argument(
-        "--media-type", action=_MediaType, metavar="TYPE", help="the type of the part before"
+        "--media-type", action=MediaTypeAction, metavar="TYPE", help="the type of the part before"
     )
     send.add_argument("--message-id", metavar="ID", help="id of the message; a repetition resumes")
     _add_choices(send)
@@ -170,7 +136,7 @@ def _add_choices(parser: Parser) -> None:
     own.add_argument("--cwd", metavar="DIR", help="working directory [this one, if local]")
     own.add_argument("--model", metavar="M")
     own.add_argument("--mode", metavar="M", help="permission mode")
-    own.add_argument("--budget", metavar="2usd", type=_budget, help="cost limit")
+    own.add_argument("--budget", metavar="2usd", type=values.budget, help="cost limit")
 
 
 def _add_waiting(parser: Parser) -> None:
@@ -192,7 +158,7 @@ def _add_waiting(parser: Parser) -> None:
 
 
 def _add_task(commands: Commands) -> None:
-    task = _group(commands, "task", "the tasks of an agent")
+    task = group(commands, "task", "the tasks of an agent")
     get = _command(task, "task get", "show the state, the artifacts and the history of a task")
     get.add_argument("task", metavar="TASK")
     get.add_argument("--history", type=int, metavar="N", help="messages of the history [0]")
@@ -222,7 +188,7 @@ def _add_task(commands: Commands) -> None:
 
 
 def _add_push(task: Commands) -> None:
-    push = _group(task, "push-config", "configs of push notifications", "task push-config")
+    push = group(task, "push-config", "configs of push notifications", "task push-config")
     create = _command(push, "task push-config create", "notify a URL of the updates of a task")
     create.add_argument("task", metavar="TASK")
     create.add_argument("--url", required=True)
@@ -282,7 +248,7 @@ def _add_agents(commands: Commands) -> None:
 
 
 def _add_auth(commands: Commands) -> None:
-    auth = _group(commands, "auth", "tokens by origin")
+    auth = group(commands, "auth", "tokens by origin")
     login = _command(auth, "auth login", "store a bearer token for the origin of an agent")
     login.add_argument("url", nargs="?", metavar="URL")
     login.add_argument("--token-stdin", action="store_true", help="read the token from stdin")
@@ -313,22 +279,13 @@ def _add_mcp(commands: Commands) -> None:
 # --- the parts of a parser ---------------------------------------------------------------------
 
 
-def _group(commands: Commands, word: str, what: str, name: str | None = None) -> Commands:
-    parser = commands.add_parser(word, help=what, description=_sentence(what))
-    return parser.add_subparsers(metavar="COMMAND", required=True, prog=f"{PROGRAM} {name or word}")
-
-
 def _command(commands: Commands, name: str, what: str) -> Parser:
     parser: Parser = commands.add_parser(
-        name.rpartition(" ")[2], help=what, description=_sentence(what), allow_abbrev=False
+        name.rpartition(" ")[2], help=what, description=sentence(what), allow_abbrev=False
     )
     parser.set_defaults(command=name)
     _add_settings(parser)
     return parser
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _add_settings(parser: Parser) -> None:
@@ -340,8 +297,8 @@ def _add_settings(parser: Parser) -> None:
     add("-a", "--agent-card", metavar="REF", help="host, URL, file, unix:PATH [the local server]")
     add("-o", "--output", type=values.output, metavar="text|json", help="format [text]")
     add("--stream", action="store_true", help="print updates as they arrive; JSON Lines with json")
-    add("--async", "--no-wait", "--return-immediately", action=_Set, help="do not wait [wait]")
-    add("--wait", action=_Set, help="wait for the end of the task or for its question")
+    add("--async", "--no-wait", "--return-immediately", action=Switch, help="do not wait [wait]")
+    add("--wait", action=Switch, help="wait for the end of the task or for its question")
     add("--timeout", type=values.duration, metavar="DUR", help="give up after 90s, 5m … [never]")
     add("--poll-interval", type=values.duration, metavar="DUR", help="between two polls [2s]")
     add("--context-id", metavar="ID", help="conversation")
@@ -358,48 +315,10 @@ def _add_settings(parser: Parser) -> None:
         metavar="T",
         help="jsonrpc or http+json; the first one that the card has [order of the card]",
     )
-    add("--insecure", action=_Set, help="do not verify TLS certificates [verify]")
+    add("--insecure", action=Switch, help="do not verify TLS certificates [verify]")
     add("--config", metavar="FILE", help="file with variables A2ACLI_… [none]")
-    add("--verbose", action=_Set, help="show every part and the metadata [concise]")
-    add("--debug", action=_Set, help="print each request as a curl command")
-
-
-class _Set(argparse.Action):
-    """A flag without a value. Unset, it is None, so that a variable can set it."""
-
-    def __init__(self, **members: Any) -> None:
-        super().__init__(**members, nargs=0)
-
-    def __call__(self, parser: Any, namespace: Any, given: Any, option: Any = None) -> None:
-        setattr(namespace, self.dest, True)
-
-
-class _Part(argparse.Action):
-    """Appends a part of a message: its kind, its value, and its media type."""
-
-    def __call__(self, parser: Any, namespace: Any, given: Any, option: Any = None) -> None:
-        parts = getattr(namespace, "parts", None) or []
-        namespace.parts = [*parts, (self.const, given, None)]
-
-
-class _MediaType(argparse.Action):
-    def __call__(self, parser: Any, namespace: Any, given: Any, option: Any = None) -> None:
-        parts = getattr(namespace, "parts", None)
-        if not parts or parts[-1][2] is not None:
-            raise usage("--media-type must follow --text, --file or --data")
-        kind, value, _ = parts[-1]
-        namespace.parts = [*parts[:-1], (kind, value, given)]
-
-
-def _budget(text: str) -> float:
-    """Dollars in a text such as 2.5usd. Raises ClientError."""
-    number = text.lower().removesuffix("usd")
-    try:
-        if number == text.lower():
-            raise ValueError
-        return float(number)
-    except ValueError:
-        raise usage(f"{text!r} is not a budget such as 2usd") from None
+    add("--verbose", action=Switch, help="show every part and the metadata [concise]")
+    add("--debug", action=Switch, help="print each request as a curl command")
 
 
 BUILDERS: Mapping[str, Callable[[Commands], None]] = {

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from bridge.cli.client.arguments import PROGRAM
 from bridge.cli.client.output import JsonOutput, Output, QuietOutput, TextOutput
+from bridge.cli.client.parser import PROGRAM
 from bridge.client import config
 from bridge.client.agent import RemoteAgent, Target, connect
 from bridge.client.credentials import CredentialStore

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
-from bridge.auth.authentication import new_token
+from bridge.auth.credentials import new_token
 from bridge.auth.principal import SCOPES
 from bridge.cli.operate.local import ask, problem_of
 from bridge.client.failure import ClientError

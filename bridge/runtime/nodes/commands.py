@@ -12,8 +12,8 @@ from bridge import errors
 from bridge.a2a.requests import SendParams
 from bridge.auth.principal import Principal
 from bridge.errors import BridgeError, RequestError, Unavailable
+from bridge.store.changes import CommandDone, ContextKey
 from bridge.store.cluster import Command, Holder
-from bridge.store.protocol import CommandDone, ContextKey
 from bridge.store.serialization import dump, load
 
 Kind = Literal["send", "cancel", "push"]

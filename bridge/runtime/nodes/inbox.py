@@ -12,9 +12,10 @@ from bridge.auth.principal import Principal
 from bridge.errors import RequestError, TaskNotCancelable, TaskNotFound, Unavailable
 from bridge.runtime.nodes.commands import Accepted, Elsewhere, TaskCommand, done, refused
 from bridge.runtime.tasks import TaskManager
+from bridge.store.changes import CommandDone
 from bridge.store.cluster import Cluster, Command
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import CommandDone, Store
+from bridge.store.protocol import Store
 from bridge.store.serialization import load
 from bridge.task.transitions import TaskState
 

@@ -13,10 +13,11 @@ from functools import partial
 from typing import Any
 
 from bridge.errors import Unavailable
+from bridge.store.changes import EventBatch
 from bridge.store.cluster import SharedStore
 from bridge.store.event_log import EventLog
 from bridge.store.handle import ENTRY, MOST_BEHIND, NEWEST, TaskHandle, TaskHandles
-from bridge.store.protocol import CANNOT_READ, EventBatch, Store, TaskHead
+from bridge.store.protocol import CANNOT_READ, Store, TaskHead
 from bridge.store.replay import apply_batch, blank_task, read_errors, replay_updates
 from bridge.store.serialization import load
 from bridge.task.message import Message

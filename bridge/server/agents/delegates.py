@@ -16,7 +16,7 @@ from bridge.auth.revocations import Revocations
 from bridge.errors import ConfigurationError
 from bridge.server.agents.cards import SKILLS, title_of
 from bridge.server.agents.configured import ConfiguredAgent
-from bridge.server.app import ServedAgent
+from bridge.server.app.sites import ServedAgent
 from bridge.server.extras import mcp_library
 from bridge.server.state_dir import State
 from bridge.server.token_file import open_secret

@@ -17,7 +17,7 @@ from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import version_of
 from bridge.server.agents.configured import ConfiguredAgent, configure_agents
 from bridge.server.agents.sandboxes import check_trusted, make_sandbox
-from bridge.server.app import ServedAgent
+from bridge.server.app.sites import ServedAgent
 from bridge.server.assemble import (
     SharedParts,
     make_policy,

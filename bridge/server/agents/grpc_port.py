@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from bridge.auth.authentication import Identity
 from bridge.auth.config import LOOPBACK
-from bridge.server.app import ServedAgent
+from bridge.server.app.sites import ServedAgent
 from bridge.server.extras import grpc_server
 from bridge.server.settings.root import Settings
 from bridge.transports.grpc.request import GrpcAgent

@@ -16,8 +16,8 @@ from bridge.process import spawn
 from bridge.process.cgroup import home
 from bridge.runtime.tasks import TaskManager
 from bridge.server.settings.root import Settings
+from bridge.store.changes import ContextKey, Fence
 from bridge.store.cluster import Take
-from bridge.store.protocol import ContextKey, Fence
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bridge.auth.authentication import redis_users_of
+from bridge.auth.credentials import redis_users_of
 from bridge.auth.quotas import Quotas
-from bridge.server.app import ServedAgent
+from bridge.server.app.sites import ServedAgent
 from bridge.server.extras import push_relay, redis_report, redis_transport
 from bridge.server.settings.broker import redis_principals
 from bridge.server.settings.root import Settings

@@ -38,7 +38,7 @@ from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.telemetry.request_log import RequestLog
 from bridge.transports.listener.unix_socket import UnixSocket
-from bridge.transports.operation import encode_notification
+from bridge.transports.push_notifications import encode_notification
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ async def assemble(
     )
     push.admits = identity.admits
     redis = RedisPort(settings, state)
-    push.use_relay(redis.relay)
+    push.delivery.relay = redis.relay
     await redis.claim()
     requests = RequestLog(settings.server.log_requests)
     tracing = open_tracing(settings, state, push, loaded.secrets.clean)
@@ -233,7 +233,7 @@ async def restore(settings: Settings, parts: Parts) -> None:
         return await manager.find(head.task_id) if manager else None
 
     async def tell(handle: TaskHandle, config_id: str) -> None:
-        await managers[handle.agent].tell_push(handle, config_id)
+        await managers[handle.agent].others.tell_push(handle, config_id)
 
     await parts.push.start(find, tell)
     for served in parts.fleet.served:

@@ -19,7 +19,7 @@ from bridge.auth.authentication import Identity
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.process.process_tree import keep_private, kill_descendants, reap_orphans
 from bridge.server.agents.configured import configure_agents
-from bridge.server.app import ServedAgent
+from bridge.server.app.sites import ServedAgent
 from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle.parts import Parts, assemble, restore, trust_operator

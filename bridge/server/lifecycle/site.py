@@ -10,7 +10,8 @@ from aiohttp import web
 from bridge.auth.authentication import Identity
 from bridge.server.agents.delegates import make_endpoint
 from bridge.server.agents.sandboxes import writable_places
-from bridge.server.app import SITES, make_app
+from bridge.server.app.application import make_app
+from bridge.server.app.sites import SITES
 from bridge.server.lifecycle.parts import Parts
 from bridge.server.operate.admin import Administration
 from bridge.server.operate.backup import Backups

@@ -46,7 +46,7 @@ class Administration:
             return web.json_response({"error": "name the principal: ?principal=NAME"}, status=400)
         deleted, conversations, left = 0, 0, list[str]()
         for manager in self.managers.values():
-            gone = await manager.delete_finished(owner)
+            gone = await manager.removal.of_owner(owner)
             deleted += gone.tasks
             conversations += gone.conversations
             left += gone.open

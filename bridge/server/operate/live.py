@@ -13,7 +13,7 @@ from bridge.server.agents.delegates import make_load
 from bridge.server.agents.fleet import Fleet, FleetPlan
 from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.agents.redis_port import RedisPort
-from bridge.server.app import Sites
+from bridge.server.app.sites import Sites
 from bridge.server.local_peer import watch
 from bridge.server.operate.monitor import Monitor
 from bridge.server.operate.pages import OperatorPages

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bridge.auth.principal import OPERATOR, Principal
 from bridge.errors import ConfigurationError
-from bridge.server.app import ServedAgent
+from bridge.server.app.sites import ServedAgent
 from bridge.server.operate.parent_pipes import ParentPipes
 from bridge.server.settings.root import Settings
 from bridge.transports.envelope.answers import EnvelopeAgent, OwnAnswers

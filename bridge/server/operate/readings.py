@@ -103,9 +103,8 @@ class Readings:
         sources, runner = self._sources, self._sources.runner
         refused = self._refused + runner.refused
         yield from _counts("bridge_requests_refused", refused, catalog.REFUSALS)
-        failures = {**dict.fromkeys(catalog.FAILURES, 0), **sources.identity.failures}
-        for names, count in failures.items():
-            yield "bridge_auth_failures", names, count
+        for names in catalog.FAILURES:
+            yield "bridge_auth_failures", names, sources.identity.failures[names]
         bindings = [one for one in sources.tally.items if one in catalog.BINDINGS]
         for binding in dict.fromkeys((*catalog.BINDINGS[:3], *bindings)):
             yield "bridge_streams", (binding,), sources.tally.open[binding]
@@ -122,8 +121,9 @@ class Readings:
         if free is not None:
             yield "bridge_state_free_bytes", (), free
         yield "bridge_push_queue", (), len(sources.push.pending)
-        yield "bridge_push_dead", (), sources.push.outcomes["dead"]
-        yield from _counts("bridge_push_deliveries", sources.push.outcomes, catalog.DELIVERIES)
+        outcomes = sources.push.delivery.outcomes
+        yield "bridge_push_dead", (), outcomes["dead"]
+        yield from _counts("bridge_push_deliveries", outcomes, catalog.DELIVERIES)
 
     def _of_server(self) -> Iterator[Reading]:
         sources, metrics = self._sources, self._sources.metrics

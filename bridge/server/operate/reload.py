@@ -11,7 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from bridge.auth.authentication import Identity, TokenIssuer, tokens_of, users_of
+from bridge.auth.authentication import Identity, TokenIssuer
+from bridge.auth.credentials import tokens_of, users_of
 from bridge.errors import ConfigurationError, Unavailable
 from bridge.push.notifier import Push
 from bridge.server.agents.configured import configure_agents

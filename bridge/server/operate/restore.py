@@ -18,7 +18,7 @@ from bridge.server.operate.backup_folder import (
     read_manifest,
 )
 from bridge.store.sqlite.backup import check_copy, count_tasks, prepare_copy
-from bridge.store.sqlite.store import MIGRATIONS
+from bridge.store.sqlite.schema import MIGRATIONS
 from bridge.store.sqlite.upgrade import kept_files
 
 PURPOSE = "the restored state"

@@ -133,7 +133,7 @@ def open_tracing(settings: Settings, state: State, push: Push, clean: Clean) -> 
     queue = span_queue(settings, clean)
     if queue is None:
         return None
-    push.attempted = PushSpans(queue.add).attempted
+    push.delivery.attempted = PushSpans(queue.add).attempted
     return Tracing(settings, queue, state, clean)
 
 

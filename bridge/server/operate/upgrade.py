@@ -10,7 +10,8 @@ from pathlib import Path
 from bridge.errors import ConfigurationError
 from bridge.server.state_dir import DATABASE, in_use, was_locked
 from bridge.store.sqlite.backup import check_copy, count_tasks
-from bridge.store.sqlite.store import MIGRATIONS, SqliteStore
+from bridge.store.sqlite.schema import MIGRATIONS
+from bridge.store.sqlite.store import SqliteStore
 from bridge.store.sqlite.upgrade import RolledBack, roll_back
 
 

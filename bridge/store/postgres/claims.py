@@ -15,11 +15,12 @@ from typing import Any
 import psycopg
 
 from bridge.errors import Unavailable
+from bridge.store.changes import ContextKey, Fence
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.schema import FENCED
 from bridge.store.postgres.statements import columns_of
 from bridge.store.postgres.writer import PostgresWriter
-from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN, ContextKey, Fence
+from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from bridge.errors import TooManyRequests, Unavailable
+from bridge.store.changes import ContextKey, MessageKey
 from bridge.store.cluster import ANSWER_WITHIN, Command, Holder, NodeStatus
 from bridge.store.postgres import queries
 from bridge.store.postgres.claims import Claims
@@ -22,7 +23,7 @@ from bridge.store.postgres.schema import LOCK_CLASS
 from bridge.store.postgres.statements import columns_of, decode_id, encode_id
 from bridge.store.postgres.takeover import Takeover
 from bridge.store.postgres.writer import PostgresWriter
-from bridge.store.protocol import ContextKey, KnownMessage, MessageKey
+from bridge.store.protocol import KnownMessage
 
 log = logging.getLogger(__name__)
 

@@ -19,6 +19,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from bridge.errors import ConfigurationError
+from bridge.store.postgres.liveness import INTERVAL
+from bridge.store.postgres.schema import LOCK_CLASS
 
 Connection = AsyncConnection[TupleRow]
 
@@ -195,3 +197,14 @@ def is_defect(error: Exception) -> bool:
     if state is None:  # found by the driver
         return isinstance(error, psycopg.DataError | psycopg.ProgrammingError)
     return state[:2] in ("22", "23", "42") and state not in ("42P01", "42501")
+
+
+async def show_presence(connection: Connection, node: str, lease: float) -> None:
+    """Show other servers that this node runs, as long as the connection is open. A node that stops
+    within a transaction must not delay its fence for long."""
+    most = f"SET idle_in_transaction_session_timeout = {int(1000 * INTERVAL * lease)}"
+    await connection.execute(most.encode())
+    await connection.execute(
+        "SELECT pg_try_advisory_lock_shared(%s, hashtext(current_schema() || %s))",
+        (LOCK_CLASS + 1, node),
+    )

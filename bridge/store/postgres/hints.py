@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from bridge.store.protocol import EventBatch
+from bridge.store.changes import EventBatch
 
 FOLLOWS = 60.0  # seconds for which a server is told the batches of a task that it follows
 RENEWS = 20.0  # seconds after which it asks again

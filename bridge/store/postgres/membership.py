@@ -17,6 +17,7 @@ from typing import Protocol
 import orjson
 import psycopg
 
+from bridge.store.changes import ContextKey, Fence
 from bridge.store.cluster import Take
 from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, limited
 from bridge.store.postgres.liveness import (
@@ -28,7 +29,6 @@ from bridge.store.postgres.liveness import (
     Observer,
     clock,
 )
-from bridge.store.protocol import ContextKey, Fence
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bridge.store.changes import ContextKey, PushConfig
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import decode_id, encode_id
-from bridge.store.protocol import ContextKey, TaskHead, TaskQuery
-from bridge.store.push import PushConfig
+from bridge.store.protocol import TaskHead, TaskQuery
 from bridge.task.transitions import TaskState
 
 Row = Sequence[Any]

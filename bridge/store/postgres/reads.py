@@ -6,6 +6,14 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
+from bridge.store.changes import (
+    ContextKey,
+    ContextSaved,
+    EventBatch,
+    MessageKey,
+    PushConfig,
+    PushFailed,
+)
 from bridge.store.postgres import queries
 from bridge.store.postgres.queries import config_of, head_of, key_of
 from bridge.store.postgres.reader import PostgresReader
@@ -13,11 +21,7 @@ from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import columns_of, decode_id, encode_id
 from bridge.store.protocol import (
     REPORTS,
-    ContextKey,
-    ContextSaved,
-    EventBatch,
     KnownMessage,
-    MessageKey,
     OpenSession,
     Retention,
     TaskHead,
@@ -25,7 +29,6 @@ from bridge.store.protocol import (
     TaskQuery,
     UnfinishedTask,
 )
-from bridge.store.push import PushConfig, PushFailed
 from bridge.store.replay import PIECE
 from bridge.store.retention import DAY, expired
 

@@ -6,7 +6,7 @@ import orjson
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from bridge.errors import ConfigurationError
-from bridge.store.push import PushConfig
+from bridge.store.changes import PushConfig
 
 
 class Seal:

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
-from bridge.store.postgres.sealing import Seal
-from bridge.store.protocol import (
+from bridge.store.changes import (
     Change,
     CommandDone,
     ContextRemoved,
@@ -24,6 +23,10 @@ from bridge.store.protocol import (
     MessageAccepted,
     OutputRead,
     OwnedKey,
+    PushAdvanced,
+    PushFailed,
+    PushRemoved,
+    PushSaved,
     SessionClosed,
     SessionOpened,
     TaskBegun,
@@ -31,7 +34,7 @@ from bridge.store.protocol import (
     TaskRemoved,
     TaskShown,
 )
-from bridge.store.push import PushAdvanced, PushFailed, PushRemoved, PushSaved
+from bridge.store.postgres.sealing import Seal
 
 Statement = tuple[str, Sequence[Any]]
 

@@ -16,10 +16,20 @@ from functools import partial
 import psycopg
 
 from bridge.errors import ConfigurationError, Unavailable
+from bridge.store.changes import (
+    Change,
+    CommandDone,
+    ContextKey,
+    ContextRemoved,
+    EventBatch,
+    Fence,
+    MessageAccepted,
+    TaskRemoved,
+)
 from bridge.store.postgres.bus import Bus, MakeBus
 from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.cluster import PostgresCluster
-from bridge.store.postgres.connect import Connection, DatabaseAddress, explain
+from bridge.store.postgres.connect import Connection, DatabaseAddress, explain, show_presence
 from bridge.store.postgres.hints import Hints
 from bridge.store.postgres.liveness import clock
 from bridge.store.postgres.membership import TERMS, Host, Membership, NoHost, Terms
@@ -30,20 +40,8 @@ from bridge.store.postgres.reads import PostgresReads
 from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.takeover import Takeover
-from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter, show_presence
-from bridge.store.protocol import (
-    Change,
-    CommandDone,
-    ContextKey,
-    ContextRemoved,
-    EventBatch,
-    Fence,
-    FenceLost,
-    MessageAccepted,
-    OnCommit,
-    StoreError,
-    TaskRemoved,
-)
+from bridge.store.postgres.writer import ANSWER_WITHIN, PostgresWriter
+from bridge.store.protocol import FenceLost, OnCommit, StoreError
 
 log = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from bridge.errors import Unavailable
+from bridge.store.changes import ContextKey, Fence
 from bridge.store.postgres.claims import Claims
 from bridge.store.postgres.liveness import Beat, clock
 from bridge.store.postgres.membership import Host, Membership
 from bridge.store.postgres.queries import OPEN, key_of
 from bridge.store.postgres.reader import PostgresReader
 from bridge.store.postgres.statements import columns_of
-from bridge.store.protocol import ContextKey, Fence
 
 log = logging.getLogger(__name__)
 

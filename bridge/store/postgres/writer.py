@@ -16,22 +16,19 @@ from dataclasses import dataclass
 
 import psycopg
 
+from bridge.store.changes import Change, EventBatch, Fence, OutputRead
 from bridge.store.journal import MOST_WAITING, RETRY_FIRST, RETRY_LONGEST
-from bridge.store.postgres.connect import Connection, DatabaseAddress, cut, is_defect
-from bridge.store.postgres.liveness import INTERVAL
-from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, LOCK_CLASS, WRITTEN
+from bridge.store.postgres.connect import (
+    Connection,
+    DatabaseAddress,
+    cut,
+    is_defect,
+    show_presence,
+)
+from bridge.store.postgres.schema import CONFLICT, FENCE_LOST, FENCED, WRITTEN
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.statements import ChangeGroup, Statement
-from bridge.store.protocol import (
-    Change,
-    Conflict,
-    EventBatch,
-    Fence,
-    FenceLost,
-    OnCommit,
-    OutputRead,
-    StoreError,
-)
+from bridge.store.protocol import Conflict, FenceLost, OnCommit, StoreError
 
 log = logging.getLogger(__name__)
 
@@ -371,17 +368,6 @@ class PostgresWriter:
 _PROGRESS = b"""
     SELECT epoch, written, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8)
     FROM node JOIN progress ON progress.node = id WHERE id = %s"""
-
-
-async def show_presence(connection: Connection, node: str, lease: float) -> None:
-    """Show other servers that this node runs, as long as the connection is open. A node that stops
-    within a transaction must not delay its fence for long."""
-    most = f"SET idle_in_transaction_session_timeout = {int(1000 * INTERVAL * lease)}"
-    await connection.execute(most.encode())
-    await connection.execute(
-        "SELECT pg_try_advisory_lock_shared(%s, hashtext(current_schema() || %s))",
-        (LOCK_CLASS + 1, node),
-    )
 
 
 _STATE = "SELECT state FROM node WHERE id = %s"

@@ -44,13 +44,13 @@ TOOL_OUTCOMES = ("ok", "error")
 BINDINGS = ("jsonrpc", "rest", "grpc", "websocket", "stdio", "redis", "mcp")
 REFUSALS = ("limit", "forbidden", "unavailable", "connections", "slow", "malformed")
 FAILURES = (
-    *product(("bearer",), ("missing", "unknown", "expired", "throttled", "agent_process")),
-    *(("api_key", "unknown"), ("api_key", "agent_process"), ("basic", "unknown")),
-    *(("oidc", "unknown"), ("same_user", "agent_process")),
+    ("bearer", "missing"),
+    *product(("bearer", "api_key", "basic"), ("unknown", "expired", "throttled", "agent_process")),
+    *product(("oidc",), ("unknown", "expired", "signature", "audience", "throttled")),
+    ("same_user", "agent_process"),
     *product(("unix_socket",), ("missing", "other_uid", "forwarded", "agent_process")),
 )
-"""Scheme and cause of failed authentications. Others, such as an expired token of a provider, begin
-with their first value."""
+"""Scheme and cause of all failed authentications."""
 LISTENERS = ("tcp", "unix")
 READERS = ("http", "grpc")
 DELIVERIES = ("delivered", "retry", "dead")

@@ -14,17 +14,14 @@ import socket
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
-from aiohttp.http_exceptions import LineTooLong
 from aiohttp.log import server_logger
 
 from bridge.auth.token_bucket import RateLimitedLogs
-from bridge.transports.listener.origin import SAFE, TOO_LONG, HttpRefusal
-from bridge.transports.rate_limit import (
+from bridge.transports.listener.rate_limit import (
     ACCEPTED_AT_ONCE,
     AT_ONCE,
     SHARED,
@@ -32,6 +29,13 @@ from bridge.transports.rate_limit import (
     Peers,
     RateLimitedListener,
     peer_at,
+)
+from bridge.transports.listener.refusals import (
+    LONGEST_FIELD,
+    LONGEST_TARGET,
+    REQUEST_TIMEOUT,
+    TOO_MANY_CONNECTIONS,
+    refusal_of,
 )
 
 log = logging.getLogger(__name__)
@@ -42,8 +46,6 @@ KEEPALIVE = 75.0  # seconds that a connection may be idle between two requests
 LOOK_EVERY = 1.0  # seconds
 SLOWEST_BODY = 64 * 1024  # bytes of a body that extend its limit by one second
 SLOWEST_READER = 16 * 1024  # bytes that a reader must take within `stall`, if so many wait
-LONGEST_TARGET = 8192  # bytes of the request line
-LONGEST_FIELD = 8190  # bytes of one header; a different number, because errors show only the limit
 SEND_BUFFER = 256 * 1024  # bytes in the kernel per reader; the default is several MiB
 REFUSED_AT_ONCE = 100  # refused connections that get an answer; the server aborts further ones
 REFUSED_FOR = 1.0  # seconds to read that answer
@@ -64,42 +66,8 @@ class ConnectionLimits:
     per_second: int = 0
 
 
-_TOO_SLOW = HttpRefusal(
-    408, "DEADLINE_EXCEEDED", "REQUEST_TIMEOUT", "The request was not complete in time."
-)
-_NO_ROOM = HttpRefusal(
-    503, "UNAVAILABLE", "TOO_MANY_CONNECTIONS", "Too many connections. Retry later."
-)
-_NO_HTTP = HttpRefusal(
-    400, "INVALID_ARGUMENT", "MALFORMED_REQUEST", "The request is not valid HTTP."
-)
-_LONG_TARGET = HttpRefusal(414, "INVALID_ARGUMENT", "URI_TOO_LONG", "The URL is too long.")
-REFUSALS = (_TOO_SLOW, _NO_ROOM, _NO_HTTP, _LONG_TARGET)
-"""The errors of this module, which any request may get."""
-
-
-def _raw(refusal: HttpRefusal, *headers: str) -> bytes:
-    """The bytes of an answer outside of aiohttp's request handling."""
-    lines = [
-        f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(refusal.body)}",
-        "Connection: close",
-        *headers,
-        *(f"{name}: {value}" for name, value in SAFE.items()),
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + refusal.body
-
-
-_ANSWER_TOO_SLOW = _raw(_TOO_SLOW)
-_ANSWER_NO_ROOM = _raw(_NO_ROOM, "Retry-After: 1")
-
-
-def _refusal(error: HttpProcessingError) -> HttpRefusal:
-    """The answer to a request that the parser rejects (RFC 9110 §15.5.15, RFC 6585 §5)."""
-    if isinstance(error, LineTooLong):
-        return _LONG_TARGET if LONGEST_TARGET in error.args else TOO_LONG
-    return TOO_LONG if "Too many headers" in error.message else _NO_HTTP
+_ANSWER_TOO_SLOW = REQUEST_TIMEOUT.raw()
+_ANSWER_NO_ROOM = TOO_MANY_CONNECTIONS.raw("Retry-After: 1")
 
 
 class LimitedRunner(web.AppRunner):
@@ -334,7 +302,7 @@ class Connection(web.RequestHandler):
         log.warning("malformed request", extra={"peer": self.peer, "problem": type(exc).__name__})
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
-        response = _refusal(exc).response()
+        response = refusal_of(exc).response()
         response.force_close()
         return response
 

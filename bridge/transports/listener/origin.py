@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
 from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
 from aiohttp import web
 
-from bridge.a2a.codec import ERROR_DOMAIN
+from bridge.transports.listener.refusals import (
+    HEADERS_TOO_LARGE,
+    HOST_NOT_ALLOWED,
+    INVALID_HOST,
+    ORIGIN_NOT_ALLOWED,
+    SAFE,
+    HttpRefusal,
+)
 from bridge.transports.negotiation import JSON, media_type
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -29,13 +34,6 @@ HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_HEADERS = (
     32 * 1024
 )  # bytes of all headers; aiohttp limits the size of each header and the count
-SAFE = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-}
-"""Headers of every answer: a browser must neither guess its type nor show it in a frame."""
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::[0-9]{1,5})?")
 _METHODS = "GET, POST, DELETE"
 _REQUEST_HEADERS = (
@@ -46,56 +44,6 @@ _RESPONSE_HEADERS = (
     "A2A-Extensions, X-A2A-Extensions, ETag, Retry-After, WWW-Authenticate, Mcp-Session-Id"
 )
 _MAX_AGE = "600"  # seconds that a browser caches the answer to a preflight request
-
-
-@dataclass(frozen=True, slots=True)
-class HttpRefusal:
-    """An error in the format of the HTTP+JSON binding, for a request that reaches no binding. It
-    repeats no part of the request. `name` is the code of google.rpc."""
-
-    status: int
-    name: str
-    reason: str
-    text: str
-
-    @property
-    def body(self) -> bytes:
-        info = {
-            "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-            "reason": self.reason,
-            "domain": ERROR_DOMAIN,
-            "metadata": {},
-        }
-        error = {"code": self.status, "status": self.name, "message": self.text}
-        return orjson.dumps({"error": {**error, "details": [info]}})
-
-    def response(self, content_type: str = JSON) -> web.Response:
-        return web.Response(
-            status=self.status, body=self.body, content_type=content_type, headers=SAFE
-        )
-
-
-_MALFORMED = HttpRefusal(
-    400,
-    "INVALID_ARGUMENT",
-    "INVALID_HOST",
-    "Send one Host header, and a path as the request target.",
-)
-_MISDIRECTED = HttpRefusal(
-    421,
-    "FAILED_PRECONDITION",
-    "HOST_NOT_ALLOWED",
-    "This host name is not allowed. The operator can add it to BRIDGE_ALLOWED_HOSTS.",
-)
-_FOREIGN = HttpRefusal(
-    403,
-    "PERMISSION_DENIED",
-    "ORIGIN_NOT_ALLOWED",
-    "This origin is not allowed. The operator can add it to BRIDGE_ALLOWED_ORIGINS.",
-)
-TOO_LONG = HttpRefusal(431, "INVALID_ARGUMENT", "HEADERS_TOO_LARGE", "The headers are too large.")
-REFUSALS = (_MALFORMED, _MISDIRECTED, _FOREIGN, TOO_LONG)
-"""The errors of this module, which any request may get."""
 
 
 class OriginCheck:
@@ -139,17 +87,17 @@ class OriginCheck:
         headers = request.headers
         host = _host(request)
         if host is None:
-            return _MALFORMED
+            return INVALID_HOST
         if host not in self._hosts and not _is_own_address(host, request):
-            return _MISDIRECTED
+            return HOST_NOT_ALLOWED
         origins = headers.getall("Origin", None)
         if origins is not None:
             if len(origins) > 1 or origins[0] not in self._origins:
-                return _FOREIGN
+                return ORIGIN_NOT_ALLOWED
         elif headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return _FOREIGN  # the only hint if a page loads an image, for example
+            return ORIGIN_NOT_ALLOWED  # the only hint if a page loads an image, for example
         if sum(map(len, chain.from_iterable(request.raw_headers))) > MAX_HEADERS:
-            return TOO_LONG
+            return HEADERS_TOO_LARGE
         return None
 
     async def _prepare(self, request: web.Request, response: web.StreamResponse) -> None:

@@ -14,16 +14,9 @@ from typing import Any
 import orjson
 
 from bridge.errors import Unavailable
+from bridge.store.changes import MessageAccepted, MessageKey
 from bridge.store.handle import TaskHandle
-from bridge.store.protocol import (
-    CANNOT_WRITE,
-    WRITE_WITHIN,
-    MessageAccepted,
-    MessageKey,
-    OnCommit,
-    Store,
-    StoreError,
-)
+from bridge.store.protocol import CANNOT_WRITE, WRITE_WITHIN, OnCommit, Store, StoreError
 
 NAMESPACE = "mcp"
 """The agent of the marks: no agent of the server has messages with these ids."""

@@ -16,7 +16,7 @@ from bridge.errors import (
     InvalidRequest,
     RequestError,
 )
-from bridge.runtime.idempotency import UNIQUE
+from bridge.runtime.sending.idempotency import UNIQUE
 from bridge.transports.envelope.request import check_envelope, id_of, method_of, params_of
 from bridge.transports.json_body import decode_json
 from bridge.transports.negotiation import check_extension

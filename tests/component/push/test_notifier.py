@@ -24,11 +24,11 @@ from bridge.errors import InvalidParams, PushNotificationNotSupported, Unavailab
 from bridge.push.attempts import RetryPolicy
 from bridge.push.configs import CONFIGS_PER_TASK
 from bridge.push.notifier import Push
+from bridge.store.changes import EventBatch, PushConfig, TaskRemoved
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import EventBatch, Retention, Store, TaskHead, TaskRemoved
-from bridge.store.push import PushConfig
+from bridge.store.protocol import Retention, Store, TaskHead
 from bridge.store.serialization import micros
 from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Event, Status, Text
@@ -902,7 +902,7 @@ from datetime import UTC, datetime
 from bridge.push.notifier import Push
 from bridge.runtime.recorder import Recorder
 from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.push import PushConfig
+from bridge.store.changes import PushConfig
 from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Status
 from bridge.task.message import Message, Role

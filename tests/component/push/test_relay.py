@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from cryptography.fernet import Fernet
-from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
 from bridge.errors import ConfigurationError
 from bridge.push.attempts import RetryPolicy
@@ -22,10 +19,10 @@ from bridge.push.jobs import JobKeys, JobSeal, PushJob, UnreadableJob
 from bridge.push.notifier import Push
 from bridge.push.relay import RedisRelay, RelayConfig
 from bridge.push.worker import PushWorker, WorkerConfig
+from bridge.store.changes import PushConfig
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.protocol import TaskHead
-from bridge.store.push import PushConfig
 from bridge.store.redis_address import parse_redis
 from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Event, Status
@@ -45,6 +42,13 @@ async def until(condition: Callable[[], Awaitable[object]]) -> None:
     async with asyncio.timeout(WITHIN):
         while not await condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+async def until_length(client: Any, stream: str, length: int) -> None:
+    async def reached() -> bool:
+        return bool(await client.xlen(stream) == length)
+
+    await until(reached)
 
 
 def encode(config: PushConfig, task: Task, entry: Entry[Update]) -> tuple[str, bytes] | None:
@@ -83,7 +87,7 @@ async def sending(
     chosen = RelayConfig("cab", server, KEY, LEASE)
     relay = RedisRelay(parse_redis(broker.url), replace(chosen, **config))
     push = Push(store, encode, allow_private=True, policy=QUICK)
-    push.use_relay(relay)
+    push.delivery.relay = relay
     sender = Sender(push, store, relay)
     await sender.tasks.restore()
     await push.start(sender.find)
@@ -111,14 +115,6 @@ async def working(broker: RedisBroker, count: int = 1, **config: Any) -> AsyncIt
 def numbers(receiver: Receiver, task_id: str = "t") -> list[int]:
     found = (body.decode().partition("/") for body in receiver.bodies)
     return [int(number) for task, _, number in found if task == task_id]
-
-
-async def takes(client: Redis, worker: str) -> bool:
-    """Whether this worker takes a job now. The relay makes the group with its first job."""
-    try:
-        return bool(await client.xreadgroup(KEYS.group, worker, {KEYS.jobs: ">"}))
-    except ResponseError:
-        return False
 
 
 # --- delivery -----------------------------------------------------------------------------------
@@ -161,11 +157,7 @@ async def test_a_worker_sends_the_secrets_and_redis_does_not_show_them(
         handle = await sender.task(receiver, **secrets)
         sender.happen(handle, 1, end=True)
         async with broker.client() as client:
-
-            async def waits() -> bool:
-                return bool(await client.xlen(KEYS.jobs))
-
-            await until(waits)
+            await until_length(client, KEYS.jobs, 1)
             shown = repr(await client.xrange(KEYS.jobs))
             for secret in (*secrets.values(), receiver.url, "t/1"):
                 assert secret == "Bearer" or secret not in shown.replace("b't/c/1/1'", "")
@@ -195,21 +187,14 @@ async def test_a_notification_that_is_given_up_is_a_dead_letter(
         sender.happen(await sender.task(silent, "u"), 1)
         await receiver.got(2)
 
-        async def given_up() -> bool:
-            return bool(await sender.store.push_failures("u"))
-
-        await until(given_up)
+        await until(lambda: sender.store.push_failures("u"))
         failures = [*await sender.store.push_failures("t"), *await sender.store.push_failures("u")]
         assert [(one.number, one.attempts, one.error) for one in failures] == [
             (1, 1, "status 410"),
             (1, QUICK.attempts, "timeout"),
         ]
         async with broker.client() as client:
-
-            async def buried() -> bool:
-                return bool(await client.xlen(KEYS.dead) == 2)
-
-            await until(buried)
+            await until_length(client, KEYS.dead, 2)
             letters = await client.xrange(KEYS.dead)
     assert letters[0][1] == {
         **{b"task": b"t", b"config": b"c", b"number": b"1", b"attempts": b"1"},
@@ -229,10 +214,7 @@ async def test_a_private_address_is_refused_by_the_worker(
     ):
         sender.happen(await sender.task(receiver), 1)
 
-        async def given_up() -> bool:
-            return bool(await sender.store.push_failures("t"))
-
-        await until(given_up)
+        await until(lambda: sender.store.push_failures("t"))
         (failure,) = await sender.store.push_failures("t")
     assert failure.error == "refused address" and receiver.requests == []
 
@@ -252,7 +234,7 @@ async def test_the_job_of_a_lost_worker_goes_to_another_one(
     ):
         sender.happen(await sender.task(receiver), 2)
 
-        await until(partial(takes, client, "gone"))
+        await until(lambda: client.xreadgroup(KEYS.group, "gone", {KEYS.jobs: ">"}))
         async with working(broker):
             await receiver.got(2)
     assert numbers(receiver) == [1, 2]
@@ -292,10 +274,7 @@ async def test_a_job_that_redis_lost_is_handed_over_again(
     ):
         sender.happen(await sender.task(receiver), 2)
 
-        async def waits() -> bool:
-            return bool(await client.xlen(KEYS.jobs))
-
-        await until(waits)
+        await until_length(client, KEYS.jobs, 1)
         await client.flushall()
         async with working(broker):
 
@@ -318,15 +297,12 @@ async def test_a_job_that_a_worker_has_is_not_handed_over_again(
     ):
         sender.happen(await sender.task(receiver), 1)
 
-        async def both() -> bool:
-            return bool(await client.xlen(KEYS.jobs) == 2)
-
-        await until(partial(takes, client, "slow"))
+        await until(lambda: client.xreadgroup(KEYS.group, "slow", {KEYS.jobs: ">"}))
         sender.happen(await sender.task(receiver, "u"), 1)
-        await until(both)
+        await until_length(client, KEYS.jobs, 2)
         (held, _), (lost, _) = await client.xrange(KEYS.jobs)
         await client.xdel(KEYS.jobs, lost)
-        await until(both)
+        await until_length(client, KEYS.jobs, 2)
         assert (await client.xrange(KEYS.jobs))[0][0] == held
 
 
@@ -341,10 +317,7 @@ async def test_the_next_server_finds_jobs_and_outcomes(
         async with sending(broker, tmp_path) as sender:
             sender.happen(await sender.task(receiver), 3, end=True)
 
-            async def waits() -> bool:
-                return bool(await client.xlen(KEYS.jobs))
-
-            await until(waits)
+            await until_length(client, KEYS.jobs, 1)
         assert await client.xlen(KEYS.jobs) == 1
         if works:
             async with working(broker):
@@ -366,15 +339,9 @@ async def test_a_config_that_is_deleted_withdraws_its_job(
     ):
         sender.happen(await sender.task(receiver), 1)
 
-        async def waits() -> bool:
-            return bool(await client.xlen(KEYS.jobs))
-
-        async def withdrawn() -> bool:
-            return not await client.xlen(KEYS.jobs)
-
-        await until(waits)
+        await until_length(client, KEYS.jobs, 1)
         await sender.push.delete("t", "c")
-        await until(withdrawn)
+        await until_length(client, KEYS.jobs, 0)
     assert receiver.requests == []
 
 

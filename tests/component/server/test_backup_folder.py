@@ -24,7 +24,7 @@ from bridge.server.operate.backup_folder import MANIFEST, Draft, read_manifest
 from bridge.server.operate.restore import restore
 from bridge.server.operate.upgrade import return_to_kept, try_migration
 from bridge.store.sqlite.database import open_database
-from bridge.store.sqlite.store import MIGRATIONS
+from bridge.store.sqlite.schema import MIGRATIONS
 from tests.support.kept_state import (
     FIRST,
     IDENTITY,

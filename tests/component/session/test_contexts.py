@@ -22,9 +22,9 @@ from bridge.errors import (
     UnsupportedOperation,
 )
 from bridge.server import registry
+from bridge.store.changes import ContextKey, Fence
 from bridge.store.handle import TaskHandle
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import ContextKey, Fence
 from bridge.task.events import AgentEvent, Status, Text
 from bridge.task.message import TextPart
 from bridge.task.render import task_metadata

@@ -22,7 +22,7 @@ from bridge.errors import ConfigurationError
 from bridge.store.journal import Journal
 from bridge.store.sqlite.backup import check_copy, count_tasks, prepare_copy
 from bridge.store.sqlite.database import open_database
-from bridge.store.sqlite.store import MIGRATIONS
+from bridge.store.sqlite.schema import MIGRATIONS
 from bridge.store.sqlite.upgrade import check_room, kept_files, roll_back
 from tests.support.kept_state import (
     FIRST,

@@ -11,21 +11,20 @@ import psycopg
 import pytest
 
 from bridge.errors import TooManyRequests, Unavailable
-from bridge.store.cluster import Command
-from bridge.store.postgres.connect import parse
-from bridge.store.postgres.store import PostgresStore
-from bridge.store.protocol import (
+from bridge.store.changes import (
     Change,
     CommandDone,
     ContextKey,
     ContextSaved,
     EventBatch,
-    KnownMessage,
     MessageAccepted,
     MessageKey,
-    StoreError,
     TaskCreated,
 )
+from bridge.store.cluster import Command
+from bridge.store.postgres.connect import parse
+from bridge.store.postgres.store import PostgresStore
+from bridge.store.protocol import KnownMessage, StoreError
 from bridge.task.transitions import TaskState
 
 WITHIN = 30.0

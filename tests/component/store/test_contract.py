@@ -19,37 +19,43 @@ from typing import Any
 import psycopg
 import pytest
 
-from bridge.store.memory import MOST_FAILURES, MOST_IN_MEMORY, PACKED, MemoryStore
-from bridge.store.postgres.connect import parse
-from bridge.store.postgres.sealing import Seal
-from bridge.store.postgres.store import PostgresStore
-from bridge.store.protocol import (
+from bridge.store.changes import (
     Change,
-    Conflict,
     ContextKey,
     ContextRemoved,
     ContextSaved,
     EventBatch,
     Fence,
-    FenceLost,
     InputRecorded,
-    KnownMessage,
     MessageAccepted,
     MessageKey,
-    OpenSession,
     OutputRead,
-    Retention,
+    PushAdvanced,
+    PushConfig,
+    PushFailed,
+    PushRemoved,
+    PushSaved,
     SessionClosed,
     SessionOpened,
-    Store,
-    StoreError,
     TaskBegun,
     TaskCreated,
-    TaskQuery,
     TaskRemoved,
+)
+from bridge.store.memory import MOST_FAILURES, MOST_IN_MEMORY, PACKED, MemoryStore
+from bridge.store.postgres.connect import parse
+from bridge.store.postgres.sealing import Seal
+from bridge.store.postgres.store import PostgresStore
+from bridge.store.protocol import (
+    Conflict,
+    FenceLost,
+    KnownMessage,
+    OpenSession,
+    Retention,
+    Store,
+    StoreError,
+    TaskQuery,
     UnfinishedTask,
 )
-from bridge.store.push import PushAdvanced, PushConfig, PushFailed, PushRemoved, PushSaved
 from bridge.store.retention import KEEP_UNDELIVERED
 from bridge.store.serialization import dump, dump_events
 from bridge.store.sqlite.store import SqliteStore

@@ -12,12 +12,13 @@ import pytest
 
 from bridge.adapter import SessionOptions, SessionStart
 from bridge.adapter.input import AdapterInput
+from bridge.store.changes import MessageKey, PushConfig, PushSaved
 from bridge.store.handle import TaskHandles
-from bridge.store.protocol import KnownMessage, MessageKey, Retention, TaskQuery
-from bridge.store.push import PushConfig, PushSaved
+from bridge.store.protocol import KnownMessage, Retention, TaskQuery
 from bridge.store.serialization import load, micros, moment
 from bridge.store.sqlite.database import open_database
-from bridge.store.sqlite.store import MIGRATIONS, SqliteStore
+from bridge.store.sqlite.schema import MIGRATIONS
+from bridge.store.sqlite.store import SqliteStore
 from bridge.task.events import Done, Question
 from bridge.task.message import Message, TextPart
 from bridge.task.transitions import TaskState

@@ -12,20 +12,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from bridge.store.postgres.connect import parse
-from bridge.store.postgres.membership import Terms
-from bridge.store.postgres.store import PostgresStore
-from bridge.store.protocol import (
+from bridge.store.changes import (
     Change,
     ContextKey,
     ContextSaved,
     EventBatch,
     Fence,
-    FenceLost,
     SessionOpened,
-    StoreError,
     TaskCreated,
 )
+from bridge.store.postgres.connect import parse
+from bridge.store.postgres.membership import Terms
+from bridge.store.postgres.store import PostgresStore
+from bridge.store.protocol import FenceLost, StoreError
 from bridge.task.transitions import TaskState
 from tests.support.ledger import check_epochs
 from tests.support.nodes import RecordingHost

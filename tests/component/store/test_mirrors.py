@@ -15,10 +15,11 @@ import pytest
 from bridge.a2a.codecs import CODECS
 from bridge.errors import DataLoss
 from bridge.runtime.nodes.mirror import SharedTaskHandles
+from bridge.store.changes import ContextKey, TaskRemoved
 from bridge.store.handle import TaskHandle
 from bridge.store.postgres.connect import parse
 from bridge.store.postgres.store import POLL, PostgresStore
-from bridge.store.protocol import ContextKey, TaskQuery, TaskRemoved
+from bridge.store.protocol import TaskQuery
 from bridge.task.events import (
     Canceled,
     Done,

@@ -16,31 +16,30 @@ import pytest
 from cryptography.fernet import Fernet
 
 from bridge.errors import ConfigurationError, Unavailable
+from bridge.store.changes import (
+    Change,
+    ContextKey,
+    ContextRemoved,
+    ContextSaved,
+    EventBatch,
+    Fence,
+    InputRecorded,
+    MessageAccepted,
+    MessageKey,
+    OutputRead,
+    PushConfig,
+    PushSaved,
+    SessionOpened,
+    TaskCreated,
+    TaskRemoved,
+)
 from bridge.store.postgres.connect import explain, parse
 from bridge.store.postgres.membership import NoHost, Terms
 from bridge.store.postgres.pooler import refuse_pooler
 from bridge.store.postgres.schema import MIGRATIONS, migrate
 from bridge.store.postgres.sealing import Seal
 from bridge.store.postgres.store import PostgresStore
-from bridge.store.protocol import (
-    Change,
-    Conflict,
-    ContextKey,
-    ContextRemoved,
-    ContextSaved,
-    EventBatch,
-    Fence,
-    FenceLost,
-    InputRecorded,
-    MessageAccepted,
-    MessageKey,
-    OutputRead,
-    SessionOpened,
-    StoreError,
-    TaskCreated,
-    TaskRemoved,
-)
-from bridge.store.push import PushConfig, PushSaved
+from bridge.store.protocol import Conflict, FenceLost, StoreError
 from bridge.task.transitions import TaskState
 from tests.support.nodes import RecordingHost
 from tests.support.proxy import Proxy, serving

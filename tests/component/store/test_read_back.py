@@ -20,9 +20,10 @@ import pytest
 from bridge.a2a.codecs import CODECS
 from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
 from bridge.runtime.tasks import TaskManager
+from bridge.store.changes import TaskRemoved
 from bridge.store.handle import ENTRY, MOST_BEHIND, NEWEST, SMALL, TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import TaskQuery, TaskRemoved
+from bridge.store.protocol import TaskQuery
 from bridge.store.replay import PIECE, RECENT, Recent
 from bridge.store.sqlite.store import sqlite_errors
 from bridge.task.artifact import Artifact
@@ -433,7 +434,7 @@ async def following(handle: TaskHandle, count: int) -> Numbered:
 
 
 async def handles(manager: TaskManager) -> list[TaskHandle]:
-    store = manager._store
+    store = manager.contexts.tasks.store
     page = await store.list(TaskQuery(agents=("jsonl",)))
     return [one for one in [await manager.find(head.task_id) for head in page.heads] if one]
 

@@ -16,10 +16,10 @@ from bridge.cli.doctor.database import database
 from bridge.errors import ConfigurationError
 from bridge.runtime.nodes.mirror import SharedTaskHandles
 from bridge.server.settings.root import Settings
+from bridge.store.changes import ContextKey
 from bridge.store.postgres.connect import parse
 from bridge.store.postgres.redis_bus import EXPIRES, MOST_ENTRIES, RedisBus
 from bridge.store.postgres.store import POLL, PostgresStore
-from bridge.store.protocol import ContextKey
 from bridge.store.redis_address import parse_redis
 from bridge.task.events import Done, Text
 from tests import CHECKOUT

@@ -20,23 +20,22 @@ from bridge.adapter import SessionStart
 from bridge.adapter.input import AdapterInput
 from bridge.errors import DataLoss
 from bridge.runtime.lease import StoredSession
-from bridge.store.handle import TaskHandle, TaskHandles
-from bridge.store.memory import MemoryStore
-from bridge.store.protocol import (
+from bridge.store.changes import (
     ContextKey,
     ContextSaved,
     Fence,
-    KnownMessage,
     MessageAccepted,
     MessageKey,
-    OpenSession,
     OutputRead,
     SessionOpened,
     TaskRemoved,
 )
+from bridge.store.handle import TaskHandle, TaskHandles
+from bridge.store.memory import MemoryStore
+from bridge.store.protocol import KnownMessage, OpenSession
 from bridge.store.serialization import dump, load
 from bridge.store.sqlite.database import open_database
-from bridge.store.sqlite.store import MIGRATIONS
+from bridge.store.sqlite.schema import MIGRATIONS
 from bridge.task.events import Answer, Done, Failed, Question, Text
 from bridge.task.message import Message, Role, TextPart
 from tests.support.samples import some_event

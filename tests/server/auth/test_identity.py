@@ -16,7 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.auth.authentication import FAILURES, new_token
+from bridge.auth.authentication import FAILURES
+from bridge.auth.credentials import new_token
 from bridge.errors import ConfigurationError
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import bridge

@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.auth.authentication import users_of
 from bridge.auth.config import AuthConfig
+from bridge.auth.credentials import users_of
 from bridge.auth.principal import OPERATOR, Grant, Token
 from bridge.auth.unix_peer import names_processes
 from bridge.errors import ConfigurationError

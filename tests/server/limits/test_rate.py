@@ -18,11 +18,11 @@ from aiohttp import web
 from bridge.a2a.card import Card
 from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket, TokenBuckets
-from bridge.server.app import ServedAgent, make_app
+from bridge.server.app.application import make_app
+from bridge.server.app.sites import ServedAgent
 from bridge.server.settings.sections import ServerSettings
 from bridge.transports.listener.connection_limits import Connection, ConnectionLimits, LimitedRunner
-from bridge.transports.operation import Operations
-from bridge.transports.rate_limit import (
+from bridge.transports.listener.rate_limit import (
     ACCEPTED_AT_ONCE,
     MOST_PEERS,
     REFUSED_AT_ONCE,
@@ -31,6 +31,7 @@ from bridge.transports.rate_limit import (
     RateLimitedListener,
     peer_of,
 )
+from bridge.transports.operation import Operations
 from tests.support.cases import each
 from tests.support.counting import counted
 

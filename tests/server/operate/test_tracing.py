@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
@@ -29,11 +27,10 @@ from bridge.telemetry.tracing.exporter import QUEUE, SpanQueue
 from bridge.telemetry.tracing.spans import EndedSpan
 from bridge.telemetry.tracing.tasks import TaskSpans
 from bridge.telemetry.tracing.turns import TracedAgent
-from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.client import Json, RpcError, state
 from tests.support.collector import Collector, Span, check_whole, collecting
-from tests.support.command_line import refusal
+from tests.support.command_line import refusal_without
 from tests.support.grpc_client import connected
 from tests.support.mcp import Mcp
 from tests.support.receivers import Receiver, accept, receiving
@@ -339,35 +336,13 @@ async def test_a_full_queue_drops_spans_and_delays_nobody() -> None:
 
 def test_a_missing_library_ends_the_start(tmp_path: Path) -> None:
     """A start of an interpreter takes up to a second."""
-    (tmp_path / "work").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "--port", "0"],
-        cwd=tmp_path / "work",
-        env={
-            "PATH": "/usr/bin:/bin",
-            "PYTHONPATH": str(CHECKOUT),
-            "HOME": str(tmp_path),
-            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
-            "BRIDGE_SANDBOX": "none",
-            "AGENT_ADAPTER": "replay",
-        },
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    found = refusal_without(
+        "opentelemetry", tmp_path, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:9"
     )
-    assert refusal(done) == (
+    assert found == (
         "An endpoint of OTEL_EXPORTER_OTLP is set, and a library for it is missing: "
         "pip install 'coding-agent-bridge[otel]'"
     )
-
-
-WITHOUT = """
-import sys
-sys.modules['opentelemetry'] = None
-from bridge.__main__ import main
-sys.exit(main())
-"""
 
 
 @each(

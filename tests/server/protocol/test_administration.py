@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from bridge.auth.authentication import new_token
+from bridge.auth.credentials import new_token
 from tests.support.client import Client, RpcError, state
 from tests.support.kept_state import tasks_of
 from tests.support.monitored import serving

@@ -10,11 +10,11 @@ from typing import Literal
 import orjson
 import pytest
 
+from bridge.store.changes import PushConfig
 from bridge.store.event_log import Entry
-from bridge.store.push import PushConfig
 from bridge.task.events import Question, ToolCall
 from bridge.task.state import Task
-from bridge.transports.operation import encode_notification
+from bridge.transports.push_notifications import encode_notification
 from tests.support.cases import each
 from tests.support.client import (
     Json,

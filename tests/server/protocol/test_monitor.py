@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 
-from bridge.auth.authentication import new_token
+from bridge.auth.credentials import new_token
 from tests.support.client import Client
 from tests.support.monitored import changes, serving
 

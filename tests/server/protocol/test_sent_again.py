@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from bridge.a2a.card import EXTENSION
-from bridge.runtime.idempotency import IdempotencyIndex, digest
+from bridge.runtime.sending.idempotency import IdempotencyIndex, digest
+from bridge.store.changes import ContextKey, MessageAccepted, MessageKey, TaskCreated
 from bridge.store.handle import TaskHandles
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import ContextKey, MessageAccepted, MessageKey, TaskCreated
 from bridge.task.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
 from tests.support.client import artifact_text, state, status_message, task_id, texts
 from tests.support.served import serving

@@ -15,7 +15,7 @@ from bridge.runtime.nodes.commands import (
     refused,
     send_command,
 )
-from bridge.store.protocol import ContextKey
+from bridge.store.changes import ContextKey
 from bridge.store.serialization import load
 from bridge.task.message import DataPart, Message, RawPart, Role, TextPart, UrlPart
 

@@ -17,8 +17,8 @@ from bridge.session.pool import SessionPool
 from bridge.session.prewarm import NOTHING, Prewarm
 from bridge.session.session import Session
 from bridge.session.tally import SessionTally
+from bridge.store.changes import ContextKey, OutputRead
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import ContextKey, OutputRead
 
 WITHIN = 15.0
 

@@ -10,18 +10,10 @@ import pytest
 
 from bridge.adapter.input import AdapterInput
 from bridge.runtime.recorder import Recorder
+from bridge.store.changes import Change, EventBatch, Fence, InputRecorded, OutputRead, TaskBegun
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import (
-    Change,
-    EventBatch,
-    Fence,
-    InputRecorded,
-    OnCommit,
-    OutputRead,
-    StoreError,
-    TaskBegun,
-)
+from bridge.store.protocol import OnCommit, StoreError
 from bridge.store.serialization import dump, load_events
 from bridge.task.events import (
     Answered,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from bridge.server.operate.usage import AT_ONCE, summed
+from bridge.store.changes import ContextKey, EventBatch, TaskCreated
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import ContextKey, EventBatch, TaskCreated
 from bridge.store.serialization import dump_events, micros
 from bridge.task.events import Done, Event, Failed, Started, Text, Usage
 from bridge.task.transitions import TaskState

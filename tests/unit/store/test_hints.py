@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
+from bridge.store.changes import EventBatch
 from bridge.store.postgres.hints import FOLLOWS, LARGEST, MOST_TOLD, Feed, Hints
-from bridge.store.protocol import EventBatch
 from bridge.task.transitions import TaskState
 
 KEY = b"k" * 32

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bridge.store.protocol import EventBatch
+from bridge.store.changes import EventBatch
 from bridge.store.replay import apply_batch
 from bridge.store.serialization import dump_events, micros
 from bridge.task.events import ENDINGS, Done, Event, Text, bounded

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from bridge.errors import Unavailable
+from bridge.store.changes import Change, Fence
 from bridge.store.handle import TaskHandle
 from bridge.store.memory import MemoryStore
-from bridge.store.protocol import Change, Fence, OnCommit, StoreError
+from bridge.store.protocol import OnCommit, StoreError
 from bridge.task.state import Task
 from bridge.transports.mcp.keys import Marks, message_id
 

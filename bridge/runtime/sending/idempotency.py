@@ -16,9 +16,9 @@ from typing import Any
 
 import orjson
 
+from bridge.store.changes import Change, ContextKey, MessageAccepted, MessageKey
 from bridge.store.cluster import Cluster
 from bridge.store.handle import TaskHandles
-from bridge.store.protocol import Change, ContextKey, MessageAccepted, MessageKey
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart
 
 UNIQUE = 16  # characters; a shorter id is a number or a name, and a client uses it again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,19 +21,19 @@ from bridge.errors import (
 from bridge.runtime.agent import Policy
 from bridge.runtime.context import Context
 from bridge.runtime.contexts import Contexts
-from bridge.runtime.extension import Options, read_options
-from bridge.runtime.idempotency import IdempotencyIndex, Reservation
+from bridge.runtime.extension import Options
 from bridge.runtime.nodes.commands import Accepted, Elsewhere, done
 from bridge.runtime.recorder import created_by
+from bridge.runtime.sending.idempotency import IdempotencyIndex, Reservation
+from bridge.runtime.sending.start import ContextStarts
+from bridge.store.changes import Change, ContextKey, ContextSaved, Fence
 from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, readable
-from bridge.store.protocol import CANNOT_WRITE, Change, ContextKey, ContextSaved, Fence
+from bridge.store.protocol import CANNOT_WRITE
 from bridge.store.serialization import dump
 from bridge.task.message import DataPart, Message, RawPart, UrlPart
 from bridge.task.state import Task
 from bridge.workspace.paths import Workspaces, check_place
-
-CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +95,7 @@ class SendOperation:
         self._agent = contexts.agent
         self._tasks = contexts.tasks
         self._cluster = contexts.tasks.cluster
-        self._adapter = adapter
-        self._workspaces = workspaces
+        self._starts = ContextStarts(adapter, workspaces, policy.models)
         self._policy = policy
         self._get = get
         self._begun = begun
@@ -107,7 +105,8 @@ class SendOperation:
     def change(self, adapter: type[Adapter], workspaces: Workspaces, policy: Policy) -> None:
         """Accept later messages with these settings and those of the contexts."""
         self._agent = self._contexts.agent
-        self._adapter, self._workspaces, self._policy = adapter, workspaces, policy
+        self._starts = ContextStarts(adapter, workspaces, policy.models)
+        self._policy = policy
 
     async def send(
         self, params: SendParams, principal: Principal = OPERATOR, command: Command | None = None
@@ -212,7 +211,8 @@ class SendOperation:
             return self._begin(replace(request, message=message))
         if any(isinstance(part, RawPart | UrlPart) for part in message.parts):
             raise ContentTypeNotSupported("An answer is text or data; send files with a prompt.")
-        self._check_same(context.lease.start, self._options(replace(request, message=message)))
+        options = self._starts.options(message, request.params)
+        self._starts.check_same(context.lease.start, options)
         sent = self._accepted(handle, request)
         context.answer(handle, message, principal.id)
         return sent
@@ -240,7 +240,7 @@ class SendOperation:
         """Begin a task in the context, or add the message to its running turn."""
         message, principal = request.message, request.principal
         authorize(principal, "run")
-        options = self._options(request)
+        options = self._starts.options(request.message, request.params)
         context = self._context(options, request)
         running = context.only_task
         if running and self._steers(context, running, message):
@@ -316,8 +316,8 @@ class SendOperation:
             return False
         if pool.limit == 0:
             return True
-        chosen = self._options(request).cwd is not None  # it may exist here only
-        return not chosen and any(
+        options = self._starts.options(request.message, request.params)
+        return options.cwd is None and any(  # a chosen directory may exist here only
             one.runs and one.id != self._tasks.store.node for one in await self._cluster.nodes()
         )
 
@@ -330,15 +330,15 @@ class SendOperation:
         # The server that takes the task would not see that its client listens here.
         params = replace(request.params, attends=False)
         request = replace(request, message=message, params=params)
-        options = self._options(request)
+        options = self._starts.options(request.message, request.params)
         saved = [] if not request.fence.saved else await store.contexts(key.agent, key)
         start = readable(SessionStart, saved[0].start) if saved else None
         if start is None:
-            start = self._new_start(options, request)
+            start = self._starts.new(options, request.message, request.principal)
             share = self._agent.sessions.share(start.cwd)
             store.append([ContextSaved(key, dump(start), share)], fence=request.fence)
         else:
-            self._check_start(start, options, request.principal)
+            self._starts.check(start, options, request.principal)
         handle, message = self._made(key.id, options, request)
         created = created_by(handle, dump(message))
         store.append([created, *request.accept(handle.task.id, 0)], fence=request.fence)
@@ -352,48 +352,18 @@ class SendOperation:
             raise TaskNotFound("No such task.", taskId=handle.task.id)
         return Sent(placed, 0)
 
-    # --- options -------------------------------------------------------------------------------
-
-    def _options(self, request: _Request) -> Options:
-        """The choices of the client in the metadata. Raises InvalidParams."""
-        metadata = request.message.metadata, request.params.metadata
-        return read_options(*metadata, adapter=self._adapter, models=self._policy.models)
+    # --- contexts ------------------------------------------------------------------------------
 
     def _context(self, options: Options, request: _Request) -> Context:
         """The context of the message, which may be new."""
         known = self._contexts.get(request.fence.context)
         if known:
-            self._check_start(known.lease.start, options, request.principal)
+            self._starts.check(known.lease.start, options, request.principal)
             return known
-        context = self._contexts.add(self._new_start(options, request), request.fence)
+        start = self._starts.new(options, request.message, request.principal)
+        context = self._contexts.add(start, request.fence)
         context.lease.save()
         return context
-
-    def _new_start(self, options: Options, request: _Request) -> SessionStart:
-        """The launch parameters of a new context. Raises InvalidParams."""
-        principal, named = request.principal, request.message.context_id
-        if named is not None and not CONTEXT_ID.fullmatch(named):
-            text = "contextId may have up to 128 letters, digits and _ . : -"
-            raise InvalidParams(text, [("message.contextId", text)])
-        cwd = self._workspaces.resolve(options.cwd, principal.workspaces)
-        return SessionStart(cwd, str(uuid.uuid4()), options=options.session, owner=principal.id)
-
-    def _check_start(self, start: SessionStart, options: Options, principal: Principal) -> None:
-        """Raises InvalidParams if the principal may not use the directory, or the options of the
-        context differ, which cannot change."""
-        check_place(start.cwd, principal.workspaces)
-        self._check_same(start, options)
-
-    def _check_same(self, start: SessionStart, options: Options) -> None:
-        """The options of a context cannot change. Raises InvalidParams if `options` differ."""
-        if options.cwd is not None and self._workspaces.resolve(options.cwd) != start.cwd:
-            text = "this context works in another directory; begin a new context"
-            raise InvalidParams(text, [("metadata.bridge.cwd", text)])
-        for name in ("model", "mode", "budget_usd"):
-            wanted = getattr(options.session, name)
-            if wanted is not None and wanted != getattr(start.options, name):
-                text = f"this context began with another {name}; begin a new context"
-                raise InvalidParams(text, [(f"metadata.bridge.{name}", text)])
 
     def _check_queue(self, context: Context) -> None:
         """Raises UnsupportedOperation if the context does not take another task now."""

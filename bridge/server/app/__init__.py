@@ -1,0 +1,1 @@
+"""The application of a server: its agents, their routes, and the steps of every request."""

@@ -1,0 +1,122 @@
+"""The steps of every request: authentication, errors in JSON, the page for browsers."""
+
+from __future__ import annotations
+
+import html
+import logging
+from dataclasses import replace
+from pathlib import Path
+from string import Template
+from typing import Any, Protocol
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from bridge.auth.principal import Principal
+from bridge.auth.token_bucket import RateLimitedLogs
+from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
+from bridge.server.app.sites import CARD_PATHS, Sites
+from bridge.telemetry.observation import REQUEST, observed
+from bridge.transports.negotiation import prefers_html, retry_after
+from bridge.transports.operation import PRINCIPAL
+from bridge.transports.rest import encode_error, respond_error, respond_unrouted
+
+log = logging.getLogger(__name__)
+log.addFilter(RateLimitedLogs())
+
+UNAUTHENTICATED = (
+    "Send a token. The operator token is in a file that the server's banner names, by default "
+    '$XDG_STATE_HOME/coding-agent-bridge/PORT/token: curl -H "Authorization: Bearer '
+    '$(cat ~/.local/state/coding-agent-bridge/PORT/token)"'
+)
+"""The error for a client without a valid token. It contains no path of this machine."""
+
+
+class Identify(Protocol):
+    """Returns the principal of a request; None: the client must send a token. `known` is for
+    requests that need no principal."""
+
+    async def __call__(self, request: web.Request, /) -> Principal | None: ...
+
+    async def known(self, request: web.Request, /) -> Principal | None: ...
+
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+    "Vary": "Accept",
+}
+
+
+async def name_response(request: web.Request, response: web.StreamResponse) -> None:
+    """Send the id of the request with the response."""
+    if REQUEST.get():
+        response.headers["X-Request-Id"] = observed().id
+
+
+def browser_page(sites: Sites) -> Any:
+    """Middleware that answers a browser at the root with a page. The page is the same for every
+    client, so it needs no authentication; it has no scripts and no styles."""
+    page = Template(Path(__file__).with_name("welcome.html").read_text("utf-8"))
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_root = request.method in ("GET", "HEAD") and request.rel_url.raw_path == "/"
+        if not (is_root and prefers_html(request)):
+            return await handler(request)
+        text = page.substitute(base=html.escape(sites.base(request)))
+        return web.Response(text=text, content_type="text/html", headers=_PAGE_HEADERS)
+
+    return answer
+
+
+def json_errors(sites: Sites) -> Any:
+    """Middleware that answers unknown paths, unknown methods and server errors with JSON. The cause
+    of a server error is only in the log."""
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
+            known = isinstance(error, web.HTTPNotFound) or sites.has(request.path)
+            return respond_unrouted(request, error if known else web.HTTPNotFound())
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:
+            log.exception("request failed", extra={"event": "request.failed"})
+            return respond_error(request, encode_error(error))
+
+    return answer
+
+
+def authentication(identity: Identify) -> Any:
+    """Middleware that requires a known principal, except for cards, /health and /ready. /health has
+    more members for a known one."""
+
+    @web.middleware
+    async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        # The raw path: an encoded slash is part of an id and does not make it a card path.
+        if request.rel_url.raw_path.endswith(CARD_PATHS) or request.path == "/ready":
+            return await handler(request)
+        if request.path == "/health":
+            known = await identity.known(request)
+            if known:
+                request[PRINCIPAL] = known
+            return await handler(request)
+        try:
+            principal = await identity(request)
+        except (Forbidden, TooManyRequests, Unavailable) as error:
+            response = respond_error(request, encode_error(error))
+            response.headers.update(retry_after(error))
+            return response
+        if principal:
+            request[PRINCIPAL] = principal
+            REQUEST.set(replace(observed(), principal=principal.id))
+            return await handler(request)
+        response = respond_error(request, encode_error(Unauthenticated(UNAUTHENTICATED)))
+        response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'
+        return response
+
+    return authenticate
