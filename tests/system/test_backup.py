@@ -256,6 +256,7 @@ async def test_a_backup_of_a_server_on_postgresql_names_the_missing_part(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)  # 50 starts of a server
 async def test_a_server_that_is_killed_in_a_backup_loses_nothing(
     place: Place, http: aiohttp.ClientSession
 ) -> None:

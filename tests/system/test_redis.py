@@ -92,7 +92,10 @@ async def reference(server: BridgeProcess, http: Any, task_id: str) -> list[tupl
     return found
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.soak)])
+MANY = [pytest.mark.soak, pytest.mark.timeout(1800)]  # each kill is followed by a start
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=MANY)])
 async def test_no_request_is_lost_or_served_twice(
     broker: RedisBroker, place: Place, http: aiohttp.ClientSession, kills: int
 ) -> None:
