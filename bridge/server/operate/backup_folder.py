@@ -135,7 +135,7 @@ def note_backup(folder: Path) -> None:
 
 def last_backup(folder: Path) -> float:
     """The time of the last backup of this state folder, in seconds since 1970; 0 if none is known.
-    A time in the future counts as none: it would hide for long that there is no backup."""
+    A time in the future counts as none: the alert would be silent until then."""
     try:
         with closing(os.open(folder / LAST, _OLD_FILE)) as fd:
             when = float(os.read(fd, 64))
