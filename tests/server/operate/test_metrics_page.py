@@ -254,6 +254,7 @@ async def test_a_real_server_reports_its_disk_store_reloads_and_backups(
         async with http.post(f"{one.url}/admin/backup", json=target) as response:
             assert response.status == 200, await response.text()
         page = await page_of(http, one.url)
+    config.write_text("")
     async with bridge(workspace, **env) as one:
         after = await page_of(http, one.url)
     assert page.value("bridge_state_free_bytes") > 0
