@@ -269,7 +269,8 @@ async def test_a_server_for_its_parent_leaves_the_prefix_alone(
 ) -> None:
     """Another server with this CONFIG_FILE may need it. A start of a server takes a second."""
     with_redis(place, broker)
-    async with child(place.workspace, stderr=asyncio.subprocess.PIPE, **place.env) as server:
+    env: dict[str, Any] = place.env
+    async with child(place.workspace, stderr=asyncio.subprocess.PIPE, **env) as server:
         server.send(request(1, "ListTasks"))
         assert (await server.next())["result"]["tasks"] == []
         async with broker.client() as client:
