@@ -393,6 +393,7 @@ def test_a_killed_restore_is_complete_or_not_there(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(400)  # it writes 50 copies of 20 MB
 @pytest.mark.parametrize("what", ["backup", "restore", "migrate", "rollback"])
 def test_kills_at_random_times_leave_all_tasks(tmp_path: Path, keeper: Keeper, what: str) -> None:
     """With 20 MB of tasks, 50 times each: also within one call of SQLite."""

@@ -236,7 +236,7 @@ def test_nothing_is_imported_or_observed_before_its_use(
 async def test_a_real_server_reports_its_disk_store_reloads_and_backups(
     workspace: Path, http: aiohttp.ClientSession, tmp_path: Path
 ) -> None:
-    """The next server knows the time of the backup. A start of a server takes a second."""
+    """A start of a server takes a second."""
     config = tmp_path / "bridge.toml"
     config.write_text("")
     settings = {"BRIDGE_METRICS": "on", "CONFIG_FILE": str(config)}
@@ -254,9 +254,6 @@ async def test_a_real_server_reports_its_disk_store_reloads_and_backups(
         async with http.post(f"{one.url}/admin/backup", json=target) as response:
             assert response.status == 200, await response.text()
         page = await page_of(http, one.url)
-    config.write_text("")
-    async with bridge(workspace, **env) as one:
-        after = await page_of(http, one.url)
     assert page.value("bridge_state_free_bytes") > 0
     assert page.value("bridge_store_bytes") > 0
     assert page.value("bridge_journal_backlog_bytes") == 0
@@ -270,7 +267,6 @@ async def test_a_real_server_reports_its_disk_store_reloads_and_backups(
     loaded = "bridge_config_loaded_timestamp_seconds"
     assert before.value(loaded) < page.value(loaded) < page.value(BACKED_UP) <= time.time()
     assert before.value(BACKED_UP) == 0
-    assert page.value(loaded) < after.value(BACKED_UP) <= page.value(BACKED_UP)
 
 
 BACKED_UP = "bridge_backup_timestamp_seconds"
