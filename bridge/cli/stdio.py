@@ -11,7 +11,12 @@ from dataclasses import replace
 from bridge.errors import ConfigurationError
 from bridge.server.lifecycle.serve import serve
 from bridge.server.operate.parent_process import ParentProcess
+from bridge.server.settings.broker import redis_principals
 from bridge.server.settings.load import Loaded, load
+
+NOT_SERVED = (
+    "[tokens.{}] redis = true has no effect: the only client of this server is its parent process"
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,7 +64,11 @@ def _loaded(options: argparse.Namespace) -> Loaded:
     store = loaded.settings.store
     if store.state_dir is None and store.mode == "durable":
         changes["bridge_store"] = "memory"
-    return replace(loaded, settings=loaded.settings.updated(changes))
+    # It must not claim the prefix, which a server with the same CONFIG_FILE may need.
+    tokens = loaded.settings.auth.tokens
+    changes["tokens"] = {name: replace(one, redis=False) for name, one in tokens.items()}
+    warnings = [*loaded.warnings, *map(NOT_SERVED.format, redis_principals(tokens))]
+    return replace(loaded, settings=loaded.settings.updated(changes), warnings=warnings)
 
 
 def silence(sent: int) -> int:

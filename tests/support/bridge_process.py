@@ -77,11 +77,11 @@ class BridgeProcess:
             listening.cancel()
         assert self._listening.is_set(), f"the server did not start:\n{self.log}"
 
-    async def logged(self, text: str) -> None:
-        """Return when the server has written `text` to its log. Raises AssertionError with the log
-        if it ends before."""
+    async def logged(self, text: str, times: int = 1) -> None:
+        """Return when the server has written `text` so many times to its log. Raises AssertionError
+        with the log if it ends before."""
         async with asyncio.timeout(STARTS_WITHIN):
-            while text not in self.log:
+            while self.log.count(text) < times:
                 assert not self._reader.done(), self.log
                 self._news.clear()
                 await self._news.wait()

@@ -12,7 +12,7 @@ import grpc
 from aiohttp import ClientSession
 
 from tests.support.client import Json, RpcError
-from tests.support.grpc_client import GrpcError, connected
+from tests.support.grpc_client import GrpcClient, GrpcError, connected
 
 RETRIES = {"A2A-Version": "1.0", "A2A-Extensions": "urn:coding-agent-bridge:v1"}
 """Headers of clients that send a message until it is taken."""
@@ -57,16 +57,22 @@ async def over_grpc(
     async with http.get(f"{url}/.well-known/agent-card.json") as response:
         card = await response.json()
     offered = {one["protocolBinding"]: one["url"] for one in card["supportedInterfaces"]}
+    async with connected(offered["GRPC"]) as client:
+        async with aclosing(through_grpc(client, method, params, seen)) as items:
+            async for number, item in items:
+                yield number, item
+
+
+async def through_grpc(client: GrpcClient, method: str, params: Json, seen: int | None) -> Numbered:
     metadata = {"a2a_extensions": RETRIES["A2A-Extensions"]}
     if seen is not None:
         metadata["last_event_id"] = str(seen)
-    async with connected(offered["GRPC"], **metadata) as client:
-        try:
-            async with aclosing(client.items(method, params)) as items:
-                async for item in items:
-                    yield _numbered(item)
-        except GrpcError as error:
-            raise _translated(error) from None
+    try:
+        async with aclosing(client.items(method, params, **metadata)) as items:
+            async for item in items:
+                yield _numbered(item)
+    except GrpcError as error:
+        raise _translated(error) from None
 
 
 async def over_websocket(

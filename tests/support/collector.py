@@ -91,6 +91,15 @@ class Collector:
             await self._arrived.wait_for(lambda: len(self.named(operation)) >= count)
         return self.named(operation)
 
+    async def has_turn(self, task_id: str) -> None:
+        """Return when the span of a turn of this task is there."""
+        async with asyncio.timeout(WITHIN), self._arrived:
+            await self._arrived.wait_for(
+                lambda: any(
+                    one.attributes["a2a.task.id"] == task_id for one in self.named("invoke_agent")
+                )
+            )
+
     async def refuses(self) -> None:
         """Return after a request that was refused."""
         async with asyncio.timeout(WITHIN), self._arrived:

@@ -82,17 +82,25 @@ def replaced(text: str, changes: Mapping[str, str]) -> str:
 
 
 class ReverseProxy:
-    """A proxy with a configuration of deploy/. `check` and `run` are its command lines; `end` is
-    the signal that ends it at once."""
+    """A proxy with a configuration of deploy/. `check`, `run` and `reload` are its command lines;
+    `end` is the signal that ends it at once."""
 
     def __init__(
-        self, folder: Path, port: int, check: list[str], run: list[str], end: signal.Signals
+        self,
+        folder: Path,
+        port: int,
+        *,
+        check: list[str],
+        run: list[str],
+        reload: list[str],
+        end: signal.Signals,
     ) -> None:
         self.port = port
         self._end = end
         self.url = f"https://localhost:{port}"
         self.check = check
         self._run = run
+        self._reload = reload
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -104,17 +112,11 @@ class ReverseProxy:
     def root(self) -> bytes:
         return (self._folder / "bridge.pem").read_bytes()
 
-    @property
-    def pid(self) -> int:
-        assert self._process
-        return self._process.pid
-
     def start(self) -> None:
         """Start it, and wait until it accepts connections."""
         with (self._folder / "proxy.log").open("ab") as log:
-            env = {"HOME": str(self._folder), "XDG_DATA_HOME": str(self._folder)}
             self._process = subprocess.Popen(
-                self._run, cwd=self._folder, env=env, stdout=log, stderr=log
+                self._run, cwd=self._folder, env=self._env, stdout=log, stderr=log
             )
         deadline = time.monotonic() + WITHIN
         while True:
@@ -125,6 +127,21 @@ class ReverseProxy:
                 log_text = (self._folder / "proxy.log").read_text(errors="replace")
                 assert self._process.poll() is None and time.monotonic() < deadline, log_text
                 time.sleep(0.01)
+
+    @property
+    def _env(self) -> dict[str, str]:
+        return {"HOME": str(self._folder), "XDG_DATA_HOME": str(self._folder)}
+
+    def reload(self) -> None:
+        """Let it read its configuration again, as an operator does after a change."""
+        subprocess.run(
+            self._reload,
+            cwd=self._folder,
+            env=self._env,
+            capture_output=True,
+            timeout=WITHIN,
+            check=True,
+        )
 
     def stop(self) -> None:
         """End it at once, with all connections."""
@@ -165,7 +182,10 @@ def nginx(
         f"http {{\naccess_log off;\n{places}{included}\n}}\n"
     )
     line = [program, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
-    return ReverseProxy(folder, port, [*line, "-t"], line, signal.SIGTERM)
+    reload = [*line, "-s", "reload"]
+    return ReverseProxy(
+        folder, port, check=[*line, "-t"], run=line, reload=reload, end=signal.SIGTERM
+    )
 
 
 def caddy(
@@ -184,11 +204,17 @@ def caddy(
             **changes,
         },
     )
-    options = "{\n\tadmin off\n\tauto_https disable_redirects\n}\n"
+    options = f"{{\n\tadmin unix/{folder}/admin\n\tauto_https disable_redirects\n}}\n"
     (folder / "Caddyfile").write_text(options + made)
     line = ["--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
-    check, run = [program, "validate", *line], [program, "run", *line]
-    return ReverseProxy(folder, port, check, run, signal.SIGKILL)  # else it waits for all streams
+    return ReverseProxy(
+        folder,
+        port,
+        check=[program, "validate", *line],
+        run=[program, "run", *line],
+        reload=[program, "reload", "--force", *line],
+        end=signal.SIGKILL,  # else it waits for all streams
+    )
 
 
 PROXIES: dict[str, Callable[..., ReverseProxy]] = {"nginx": nginx, "caddy": caddy}

@@ -59,7 +59,7 @@ def test_promtool_accepts_the_alerts() -> None:
 
 
 def test_each_alert_fires_and_stays_quiet_as_specified() -> None:
-    code, said = promtool("test", "rules", "alerts_test.yml", cwd=DEPLOY)
+    code, said = promtool("test", "rules", "alerts_test.yml", "alerts_days_test.yml", cwd=DEPLOY)
     assert code == 0, said
     cases = (DEPLOY / "alerts_test.yml").read_text()
     for name in re.findall(r"- alert: (\w+)", (DEPLOY / "alerts.yml").read_text()):

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +26,7 @@ from tests.support.forked_command import run_forked
 from tests.support.kept_state import FIRST, NEWEST, grow, schema_of, state_folder, tasks_of
 from tests.support.liveness import Liveness
 from tests.support.problem_cli import PROGRAM as PROBLEMS
+from tests.support.prometheus import page_of
 from tests.support.real_claude_code import reason
 from tests.support.restart import Place, finished, kill
 from tests.support.servers import on_postgres
@@ -133,6 +135,9 @@ async def test_a_restored_server_has_every_ended_task_and_runs_none_again(
     async with place.server() as (server, client):
         assert {one: await raw(client, one) for one in before} == before
         assert artifact_text(await client.get(queued["id"])) == "ran"
+        made = json.loads((folder / "backup/manifest.json").read_text())["time"]
+        noted = (await page_of(http, server.url)).value("bridge_backup_timestamp_seconds")
+        assert datetime.fromisoformat(made).timestamp() <= noted  # the restart did not reset it
         assert complete_or_missing(folder / "killed") in (None, {*before, *ids(opened)})
         if not (folder / "killed").exists():
             command.passes("backup", folder / "killed")
@@ -256,6 +261,7 @@ async def test_a_backup_of_a_server_on_postgresql_names_the_missing_part(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)  # 50 starts of a server
 async def test_a_server_that_is_killed_in_a_backup_loses_nothing(
     place: Place, http: aiohttp.ClientSession
 ) -> None:

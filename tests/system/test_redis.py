@@ -34,6 +34,7 @@ from tests.support.receivers import Receiver, accept, receiving
 from tests.support.redis_broker import WITHIN, RedisBroker, RedisCaller, message, token
 from tests.support.restart import Place, kill
 from tests.support.servers import on_postgres
+from tests.support.stdio_server import child, request
 
 PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
 TOKEN = "x" * 20
@@ -91,7 +92,10 @@ async def reference(server: BridgeProcess, http: Any, task_id: str) -> list[tupl
     return found
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=pytest.mark.soak)])
+MANY = [pytest.mark.soak, pytest.mark.timeout(1800)]  # each kill is followed by a start
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(200, marks=MANY)])
 async def test_no_request_is_lost_or_served_twice(
     broker: RedisBroker, place: Place, http: aiohttp.ClientSession, kills: int
 ) -> None:
@@ -258,6 +262,23 @@ async def test_a_killed_worker_loses_its_job_to_the_next_one(
                 receiver.over.set()
                 assert await process.wait() == 0
         assert (await admin.xpending("cab:push", "cab-push"))["pending"] == 0
+
+
+async def test_a_server_for_its_parent_leaves_the_prefix_alone(
+    broker: RedisBroker, place: Place
+) -> None:
+    """Another server with this CONFIG_FILE may need it. A start of a server takes a second."""
+    with_redis(place, broker)
+    env: dict[str, Any] = place.env
+    async with child(place.workspace, stderr=asyncio.subprocess.PIPE, **env) as server:
+        server.send(request(1, "ListTasks"))
+        assert (await server.next())["result"]["tasks"] == []
+        async with broker.client() as client:
+            assert await client.keys("*") == []
+        assert await server.leave() == 0
+        assert server.process.stderr
+        log = (await server.process.stderr.read()).decode()
+    assert "[tokens.alice] redis = true has no effect" in log
 
 
 def set_redis(place: Place, on: bool) -> None:

@@ -85,9 +85,7 @@ async def test_a_collector_that_is_down_costs_only_spans(place: Place) -> None:
             collector.down = False
             task = await client.send("text c")
             await server.logged("takes spans again")
-            assert task["id"] in {
-                one.attributes["a2a.task.id"] for one in await collector.has("invoke_agent")
-            }
+            await collector.has_turn(task["id"])  # spans of the second task may come before
         log = server.log
     assert log.count("does not take spans") == 1 and log.count("takes spans again") == 1
     assert "opentelemetry" not in log

@@ -15,6 +15,7 @@ from bridge.server.app.sites import SITES
 from bridge.server.lifecycle.parts import Parts
 from bridge.server.operate.admin import Administration
 from bridge.server.operate.backup import Backups
+from bridge.server.operate.backup_folder import last_backup
 from bridge.server.operate.live import Live
 from bridge.server.operate.log_output import log_as
 from bridge.server.operate.monitor import Monitor
@@ -112,6 +113,8 @@ def _make_app(
             **kept_in(state.folder),
         },
     )
+    if state.folder:
+        pages.metrics.backed_up(last_backup(state.folder))
     backups = Backups(
         state,
         settings.audit_file,

@@ -35,6 +35,7 @@ from bridge.server.operate.backup_folder import (
     copy_state,
     drafted,
     left_out,
+    note_backup,
     record_of,
     size_of,
 )
@@ -190,7 +191,8 @@ def check_place(target: Path, folder: Path, writable: Mapping[str, str]) -> None
 
 
 def _complete(draft: Draft, folder: Path, audit: Path, began: float) -> BackupDone:
-    """Copy all but the database, check the database, and move the backup to its place."""
+    """Copy all but the database, check the database, move the backup to its place, and note its
+    time in the state folder."""
     try:
         files = copy_state(folder, audit, draft.path)
         database, schema = draft.path / DATABASE, None
@@ -211,6 +213,7 @@ def _complete(draft: Draft, folder: Path, audit: Path, began: float) -> BackupDo
         text = f"cannot write {draft.path}: {error.filename or ''} {error.strerror}"
         raise ConfigurationError(text) from error
     draft.complete()
+    note_backup(folder)
     return BackupDone(
         str(draft.target),
         manifest.size,

@@ -17,18 +17,23 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
 from bridge.errors import ConfigurationError
-from bridge.files.folders import FOLDER, NEW_FILE, closing, open_folder, sync
+from bridge.files.folders import FOLDER, NEW_FILE, closing, open_folder, replace_file, sync
 from bridge.store.sqlite.upgrade import SPARE, check_room
 
+log = logging.getLogger(__name__)
+
 FORMAT = 1
+LAST = "last-backup"  # in the state folder
 MANIFEST = "manifest.json"
 DATABASE = "tasks.db"
 AUDIT = "audit.jsonl"
@@ -49,6 +54,7 @@ LEFT_OUT = {
     "ballast": "reserved space",
     "token": "the operator's token: the next server makes a new one",
     "mcp-key": "the key of open MCP forms: the next server makes a new one",
+    LAST: "the time of the last backup",
 }
 OUTSIDE = ("CONFIG_FILE and the files that settings name", "card keys", "workspaces", "CLI logins")
 """The parts of a server outside of its state folder, which no backup has."""
@@ -111,6 +117,31 @@ def read_manifest(folder: Path) -> Manifest:
         if not inside or one.path == MANIFEST:
             raise ConfigurationError(f"{path} names a file outside of a backup: {one.path}")
     return manifest
+
+
+# --- the time of the last backup ------------------------------------------------------------------
+
+
+def note_backup(folder: Path) -> None:
+    """Store the present time as that of the last backup of this state folder, as well as
+    possible: the backup is complete."""
+    try:
+        with closing(open_folder(folder)) as fd:
+            replace_file(LAST, fd, str(time.time()))
+    except OSError as error:
+        reason = {"folder": folder, "reason": error.strerror}
+        log.warning("the time of the backup was not stored", extra=reason)
+
+
+def last_backup(folder: Path) -> float:
+    """The time of the last backup of this state folder, in seconds since 1970; 0 if none is known.
+    A time in the future counts as none: the alert would be silent until then."""
+    try:
+        with closing(os.open(folder / LAST, _OLD_FILE)) as fd:
+            when = float(os.read(fd, 64))
+    except (OSError, ValueError):
+        return 0.0
+    return when if 0 < when <= time.time() else 0.0  # not a number: 0
 
 
 # --- a folder that appears at once ----------------------------------------------------------------

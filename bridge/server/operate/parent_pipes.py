@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from bridge.errors import ConfigurationError, RequestError
 from bridge.sandbox.kernel import LIBC
+from bridge.server.operate.signals import on_signal
 from bridge.transports.envelope.connection import Answers, EnvelopeConnection
 from bridge.transports.envelope.forwarding import ForwardedAnswers, Post
 from bridge.transports.envelope.stdio import Frame, Framing, PipeReader, PipeWriter
@@ -85,7 +86,7 @@ class ParentPipes:
             if os.getppid() != parent:
                 self._killed.set()
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, check)
+        on_signal(signal.SIGUSR1, check)
         LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGUSR1), 0, 0, 0)
         check()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from functools import partial
 
 from bridge.process.process_tree import reap_orphans
 
@@ -24,7 +25,6 @@ def handle_signals(
 ) -> None:
     """The first SIGTERM or SIGINT sets `stop`, the second one calls `kill` with its number. SIGHUP
     calls `reload`, also if it was ignored at the start of the server."""
-    loop = asyncio.get_running_loop()
 
     def handle(number: int) -> None:
         if stop.is_set():
@@ -32,9 +32,23 @@ def handle_signals(
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, handle, number)
-    loop.add_signal_handler(signal.SIGHUP, reload)
-    loop.add_signal_handler(signal.SIGCHLD, reap_orphans)
-    # Hundreds of children that end at once fill the pipe of the loop. Python would print a line for
-    # each further one, which is not a line of the log; one call of reap_orphans() is for all.
+        on_signal(number, partial(handle, number))
+    on_signal(signal.SIGHUP, reload)
+    on_signal(signal.SIGCHLD, reap_orphans)
+
+
+def on_signal(number: signal.Signals, handler: Callable[[], object]) -> None:
+    """Call `handler` in the running loop after a signal; signals that come at the same time may
+    cause one call. asyncio reads the numbers of signals from a pipe of the loop, which has room for
+    about 270: if hundreds of children end while the loop is blocked, a SIGTERM is lost. A handler
+    of Python does not depend on that room; for it, the pipe only wakes the loop."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(number, _nothing)  # until the loop is closed
+    signal.signal(number, lambda *_: loop.call_soon_threadsafe(handler))
+    signal.siginterrupt(number, False)  # as asyncio does: libraries need not expect EINTR
+    # Python would print a line for each signal that finds a full pipe; it is not a line of the log.
     signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
+
+
+def _nothing() -> None:
+    """The call after the byte of a signal in the pipe."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -50,7 +53,8 @@ class SpanQueue:
         self._resource = _resource(service, version)
         self._scope = InstrumentationScope(SCOPE, version)
         self._exporter = _Watched(
-            OTLPSpanExporter(endpoint, headers=dict(headers) or None), self._sent
+            OTLPSpanExporter(endpoint, headers=dict(headers) or None, session=_Session()),
+            self._sent,
         )
         self._processor = BatchSpanProcessor(self._exporter, max_queue_size=QUEUE)
         self._lock = threading.Lock()
@@ -102,6 +106,20 @@ class SpanQueue:
 
     def _value(self, value: Value, most: int) -> Value:
         return cut(self.clean(value), most) if isinstance(value, str) else value
+
+
+class _Session(requests.Session):
+    """A request that fails is an answer that the library repeats, like the failure. The library
+    would keep the exception during its pauses, and an exception keeps the frames of all callers
+    with their spans: as reference cycles, which the server seldom collects (gc_tuning.py)."""
+
+    def request(self, *arguments: Any, **options: Any) -> requests.Response:
+        try:
+            return super().request(*arguments, **options)
+        except requests.RequestException:
+            failed = requests.Response()
+            failed.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+            return failed
 
 
 class _Watched(SpanExporter):

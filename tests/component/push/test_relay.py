@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from aiohttp import web
 from cryptography.fernet import Fernet
 
@@ -38,9 +39,16 @@ QUICK = RetryPolicy(attempts=3, first_pause=0.001, longest_pause=0.002)
 
 
 async def until(condition: Callable[[], Awaitable[object]]) -> None:
-    """For a condition without an event."""
+    """For a condition without an event. The first job or worker makes the group of the jobs: no
+    condition holds before."""
     async with asyncio.timeout(WITHIN):
-        while not await condition():  # noqa: ASYNC110
+        while True:
+            try:
+                if await condition():
+                    return
+            except redis.ResponseError as error:
+                if not str(error).startswith("NOGROUP"):
+                    raise
             await asyncio.sleep(0.005)
 
 

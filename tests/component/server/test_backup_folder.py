@@ -20,7 +20,14 @@ import pytest
 
 from bridge.errors import ConfigurationError
 from bridge.server.operate.backup import back_up_stopped, check_place
-from bridge.server.operate.backup_folder import MANIFEST, Draft, read_manifest
+from bridge.server.operate.backup_folder import (
+    LAST,
+    MANIFEST,
+    Draft,
+    last_backup,
+    note_backup,
+    read_manifest,
+)
 from bridge.server.operate.restore import restore
 from bridge.server.operate.upgrade import return_to_kept, try_migration
 from bridge.store.sqlite.database import open_database
@@ -62,6 +69,33 @@ def content(folder: Path) -> dict[str, bytes]:
 def change(folder: Path, **members: Any) -> None:
     manifest: Json = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**manifest, **members}))
+
+
+def test_the_state_folder_has_the_time_of_its_last_backup(state: Path, tmp_path: Path) -> None:
+    before = time.time()
+    assert last_backup(state) == 0
+    back_up_stopped(state, tmp_path / "backup")
+    noted = last_backup(state)
+    assert before <= noted <= time.time()
+    with pytest.raises(ConfigurationError, match="exists already"):
+        back_up_stopped(state, tmp_path / "backup")
+    assert last_backup(state) == noted
+    restore(tmp_path / "backup", tmp_path / "new")
+    assert last_backup(tmp_path / "new") == 0
+    path = state / LAST
+    for wrong in ("", "x", "nan", "inf", "-1", str(time.time() + 3600)):
+        path.write_text(wrong)
+        assert last_backup(state) == 0, wrong
+    path.rename(tmp_path / "other")
+    (tmp_path / "other").write_text(str(noted))
+    path.symlink_to(tmp_path / "other")
+    assert last_backup(state) == 0
+    path.unlink()
+    os.mkfifo(path)  # the reader does not wait
+    assert last_backup(state) == 0
+    note_backup(state)
+    assert last_backup(state) > noted
+    note_backup(tmp_path / "missing")  # a line of the log
 
 
 def test_a_backup_has_all_but_the_parts_that_it_names(state: Path, saved: Path) -> None:
@@ -359,6 +393,7 @@ def test_a_killed_restore_is_complete_or_not_there(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(400)  # it writes 50 copies of 20 MB
 @pytest.mark.parametrize("what", ["backup", "restore", "migrate", "rollback"])
 def test_kills_at_random_times_leave_all_tasks(tmp_path: Path, keeper: Keeper, what: str) -> None:
     """With 20 MB of tasks, 50 times each: also within one call of SQLite."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import re
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
@@ -27,6 +29,7 @@ from bridge.telemetry.tracing.exporter import QUEUE, SpanQueue
 from bridge.telemetry.tracing.spans import EndedSpan
 from bridge.telemetry.tracing.tasks import TaskSpans
 from bridge.telemetry.tracing.turns import TracedAgent
+from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.client import Json, RpcError, state
 from tests.support.collector import Collector, Span, check_whole, collecting
@@ -332,6 +335,43 @@ async def test_a_full_queue_drops_spans_and_delays_nobody() -> None:
     queue.close(0.5)
     assert time.monotonic() - begun < 5
     queue.add(span)
+
+
+REFUSED = """
+import gc, threading
+from opentelemetry.sdk.trace import ReadableSpan
+from bridge.telemetry.tracing import catalog
+from bridge.telemetry.tracing.context import TraceContext
+from bridge.telemetry.tracing.exporter import SpanQueue
+from bridge.telemetry.tracing.spans import EndedSpan
+
+gc.disable()
+queue = SpanQueue("http://127.0.0.1:9/v1/traces", {}, service=None, version="1", clean=str)
+lost = threading.Event()
+queue.dropped = lambda count: lost.set()
+for _ in range(100):
+    queue.add(EndedSpan(catalog.QUEUE, TraceContext("1" * 32, "1" * 16, True), 1, 2, {}))
+while not lost.wait(0.01):
+    gc.collect(1)  # what lives during the pauses of the library is old then
+queue.close(10)
+gc.collect(1)  # new objects only, as in a server
+print(sum(isinstance(one, ReadableSpan) for one in gc.get_objects()))
+"""
+
+
+@pytest.mark.soak
+def test_lost_spans_need_no_full_collection() -> None:
+    """A server seldom makes one, see gc_tuning.py. Takes seconds: the library tries again."""
+    variables = {"OTEL_EXPORTER_OTLP_TIMEOUT": "2", "OTEL_BSP_SCHEDULE_DELAY": "10"}
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED],
+        env={"PYTHONPATH": str(CHECKOUT), **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
 def test_a_missing_library_ends_the_start(tmp_path: Path) -> None:
