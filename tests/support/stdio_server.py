@@ -40,6 +40,14 @@ class Child:
         assert name == b"Content-Length"
         return await self.stdout.readexactly(int(length))
 
+    async def frames(self) -> AsyncIterator[bytes]:
+        """All further frames."""
+        try:
+            while True:
+                yield await self.frame()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return  # the process has ended
+
     async def next(self) -> Json:
         async with asyncio.timeout(WITHIN):
             answer: Json = json.loads(await self.frame())
