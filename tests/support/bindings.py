@@ -170,15 +170,7 @@ class EnvelopeBinding(Binding):
             raise ConnectionError("the connection has ended")
         self._ids += 1
         queue = self._open[self._ids] = asyncio.Queue()
-        sent = {name.replace("_", "-"): value for name, value in parameters.items()}
-        envelope = {
-            "jsonrpc": "2.0",
-            "id": self._ids,
-            "method": method,
-            "params": params,
-            "a2a-service-parameters": {"A2A-Version": "1.0", **sent},
-        }
-        await self._send(json.dumps(envelope))
+        await self._send(envelope(self._ids, method, params, **parameters))
         return self._ids, queue
 
     async def cancel_stream(self, request_id: int) -> None:
@@ -213,16 +205,34 @@ async def next_frame(queue: asyncio.Queue[Json]) -> Json:
     return frame
 
 
+def envelope(request_id: int, method: str, params: Json, **parameters: str) -> str:
+    """The frame of a request. Names of `parameters` may have _ in place of -."""
+    sent = {name.replace("_", "-"): value for name, value in parameters.items()}
+    body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+    return json.dumps({**body, "a2a-service-parameters": {"A2A-Version": "1.0", **sent}})
+
+
 async def numbered(queue: asyncio.Queue[Json]) -> AsyncGenerator[tuple[int, Json]]:
+    """See items_of."""
+    while item := item_of(await next_frame(queue)):
+        yield item
+
+
+async def items_of(frames: AsyncIterator[Json]) -> AsyncGenerator[tuple[int, Json]]:
     """The items of a stream with their numbers, to its end. Raises RpcError, and ConnectionError
     if the connection ends first."""
-    while True:
-        frame = await next_frame(queue)
-        if "error" in frame:
-            raise RpcError(frame["error"])
-        if frame.get("streamEnd"):
+    async for frame in frames:
+        if not (item := item_of(frame)):
             return
-        yield frame["eventId"], frame["result"]
+        yield item
+    raise ConnectionError("the connection ended before the stream")
+
+
+def item_of(frame: Json) -> tuple[int, Json] | None:
+    """The item in a frame of a stream; None for its end. Raises RpcError."""
+    if "error" in frame:
+        raise RpcError(frame["error"])
+    return None if frame.get("streamEnd") else (frame["eventId"], frame["result"])
 
 
 @asynccontextmanager

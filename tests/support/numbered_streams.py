@@ -14,11 +14,10 @@ from typing import Any
 import grpc
 from aiohttp import ClientSession, ClientTimeout, UnixConnector
 
-from tests.support.bindings import EnvelopeBinding, next_frame, numbered, over_websocket
+from tests.support.bindings import EnvelopeBinding, envelope, items_of, next_frame, numbered
 from tests.support.client import Json, RpcError
 from tests.support.grpc_client import GrpcError, connected
 from tests.support.redis_broker import RedisCaller
-from tests.support.served import Server
 
 EXTENSION = "urn:coding-agent-bridge:v1"
 """Clients of this extension may send a message until it is taken."""
@@ -122,10 +121,12 @@ async def _frames(content: Any) -> AsyncIterator[tuple[int, Json]]:
             data = b""
 
 
-async def over_websocket_of(reach: Reach, method: str, params: Json, seen: int | None) -> Numbered:
-    async with over_websocket(Server(reach.http, reach.url, []), **reach.headers) as binding:
-        _, queue = await binding.begin(method, params, **_parameters(seen))
-        async with aclosing(numbered(queue)) as items:
+async def over_websocket(reach: Reach, method: str, params: Json, seen: int | None) -> Numbered:
+    url = f"ws{reach.url.removeprefix('http')}/a2a/ws"
+    async with reach.http.ws_connect(url, headers=reach.headers, max_msg_size=0) as socket:
+        await socket.send_str(envelope(1, method, params, **_parameters(seen)))
+        frames = (json.loads(frame.data) async for frame in socket)
+        async with aclosing(items_of(frames)) as items:
             async for item in items:
                 yield item
 
@@ -206,7 +207,7 @@ def _translated(error: GrpcError) -> Exception:
 BINDINGS: dict[str, Open] = {
     "sse": over_sse,
     "unix": over_unix,
-    "websocket": over_websocket_of,
+    "websocket": over_websocket,
     "grpc": over_grpc,
     "redis": over_redis,
     "proxy": over_pipes,
