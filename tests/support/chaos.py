@@ -171,7 +171,9 @@ class World:
 
     async def start(self) -> None:
         server = await self.spawn()
-        if not self.alone:  # whose requests wait for it
+        if self.alone:
+            await server.logged("serving the parent process")
+        else:
             await server.listening()
         self.reach.url = server.url
         self.up.set()
