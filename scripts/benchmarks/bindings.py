@@ -2,11 +2,13 @@
 server without and with each binding.
 
 Run `python -m scripts.benchmarks.bindings`. In each round, each binding gets a new server with the
-same tasks; the medians of the rounds count, and the ratio to SSE.
+same tasks; the medians of the rounds count, and the ratio to SSE. With `--slow-reader`, it measures
+the delay of streams beside a client that does not read instead (slow_reader.py).
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -20,6 +22,7 @@ from typing import Any
 import aiohttp
 
 from bridge.server.settings.root import NAMES
+from scripts.benchmarks import slow_reader
 from scripts.benchmarks.servers import Agent, Server, Target, call, make_agent
 from tests.support.grpc_client import connected
 
@@ -114,19 +117,26 @@ def measured(agent: Agent, folder: Path, name: str) -> tuple[float, float]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="Costs of the bindings.")
+    parser.add_argument("--slow-reader", action="store_true", help="delays beside a slow reader")
+    slow = parser.parse_args().slow_reader
+    with tempfile.TemporaryDirectory(prefix="bindings-") as name:
+        agent = make_agent(Path(name))
+        (slow_reader.report if slow else _costs)(agent, Path(name))
+
+
+def _costs(agent: Agent, folder: Path) -> None:
+    """Print the CPU time and the memory of each binding."""
     known = [
         name
         for name, (_, settings) in BINDINGS.items()
         if all(s.lower() in NAMES for s in settings)
     ]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in known}
-    with tempfile.TemporaryDirectory(prefix="bindings-") as name:
-        folder = Path(name)
-        agent = make_agent(folder)
-        for number in range(ROUNDS):
-            turn = number % len(known)
-            for binding in known[turn:] + known[:turn]:
-                found[binding].append(measured(agent, folder, binding))
+    for number in range(ROUNDS):
+        turn = number % len(known)
+        for binding in known[turn:] + known[:turn]:
+            found[binding].append(measured(agent, folder, binding))
     base = statistics.median(cost for cost, _ in found["SSE"])
     for binding, figures in found.items():
         costs, idle = zip(*figures, strict=True)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tests.support.grpc_client import GrpcClient, GrpcError
 from tests.support.redis_broker import RedisCaller
 from tests.support.rest import BAD_REQUEST, ERROR_INFO, Rest, message
 from tests.support.served import Server
-from tests.support.stdio_server import child
+from tests.support.stdio_server import Child, child
 
 # By method: verb and path of the other binding. What the path does not name goes into the query
 # of a GET or DELETE, and into the body of a POST.
@@ -133,33 +133,44 @@ class GrpcBinding(Binding):
                 raise NotInProtobuf from None
 
 
-class EnvelopeBinding(Binding):
-    """A connection on which requests run side by side. `send` sends a frame."""
+LOST: Json = {}
+"""In the queue of a request whose connection has ended."""
 
-    def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
+
+class EnvelopeBinding(Binding):
+    """A connection on which requests run side by side. `send` sends a frame; `frames` come from
+    the server until the connection ends."""
+
+    def __init__(
+        self, send: Callable[[str], Awaitable[None]], frames: AsyncIterator[str | bytes]
+    ) -> None:
         self._send = send
         self._ids = 0
         self._open: dict[int, asyncio.Queue[Json]] = {}
+        self.reading = asyncio.create_task(self._read(frames))
 
-    def received(self, frame: str | bytes) -> None:
-        answer = json.loads(frame)
-        self._open[answer["id"]].put_nowait(answer)
+    async def _read(self, frames: AsyncIterator[str | bytes]) -> None:
+        try:
+            async for frame in frames:
+                answer = json.loads(frame)
+                self._open[answer["id"]].put_nowait(answer)
+        finally:
+            for queue in self._open.values():
+                queue.put_nowait(LOST)
+
+    async def close(self) -> None:
+        self.reading.cancel()
+        await asyncio.wait([self.reading])
 
     async def begin(
         self, method: str, params: Json, **parameters: str
     ) -> tuple[int, asyncio.Queue[Json]]:
-        """Send a request. Its frames arrive in the queue."""
+        """Send a request. Its frames arrive in the queue. Raises ConnectionError."""
+        if self.reading.done():
+            raise ConnectionError("the connection has ended")
         self._ids += 1
         queue = self._open[self._ids] = asyncio.Queue()
-        sent = {name.replace("_", "-"): value for name, value in parameters.items()}
-        envelope = {
-            "jsonrpc": "2.0",
-            "id": self._ids,
-            "method": method,
-            "params": params,
-            "a2a-service-parameters": {"A2A-Version": "1.0", **sent},
-        }
-        await self._send(json.dumps(envelope))
+        await self._send(envelope(self._ids, method, params, **parameters))
         return self._ids, queue
 
     async def cancel_stream(self, request_id: int) -> None:
@@ -167,8 +178,7 @@ class EnvelopeBinding(Binding):
 
     async def ask(self, method: str, params: Json) -> Json:
         _, queue = await self.begin(method, params)
-        async with asyncio.timeout(30):
-            answer = await queue.get()
+        answer = await next_frame(queue)
         if "error" not in answer:
             assert not STREAMS & {method}, answer
             return answer["result"] or {}
@@ -186,16 +196,43 @@ class EnvelopeBinding(Binding):
         yield (item async for _, item in numbered(queue))
 
 
-async def numbered(queue: asyncio.Queue[Json]) -> AsyncIterator[tuple[int, Json]]:
-    """The items of a stream with their numbers, to its end. Raises RpcError."""
-    while True:
-        async with asyncio.timeout(30):
-            frame = await queue.get()
-        if "error" in frame:
-            raise RpcError(frame["error"])
-        if frame.get("streamEnd"):
+async def next_frame(queue: asyncio.Queue[Json]) -> Json:
+    """Raises ConnectionError if the connection has ended."""
+    async with asyncio.timeout(30):
+        frame = await queue.get()
+    if frame is LOST:
+        raise ConnectionError("the connection ended before the answer")
+    return frame
+
+
+def envelope(request_id: int, method: str, params: Json, **parameters: str) -> str:
+    """The frame of a request. Names of `parameters` may have _ in place of -."""
+    sent = {name.replace("_", "-"): value for name, value in parameters.items()}
+    body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": params}
+    return json.dumps({**body, "a2a-service-parameters": {"A2A-Version": "1.0", **sent}})
+
+
+async def numbered(queue: asyncio.Queue[Json]) -> AsyncGenerator[tuple[int, Json]]:
+    """See items_of."""
+    while item := item_of(await next_frame(queue)):
+        yield item
+
+
+async def items_of(frames: AsyncIterator[Json]) -> AsyncGenerator[tuple[int, Json]]:
+    """The items of a stream with their numbers, to its end. Raises RpcError, and ConnectionError
+    if the connection ends first."""
+    async for frame in frames:
+        if not (item := item_of(frame)):
             return
-        yield frame["eventId"], frame["result"]
+        yield item
+    raise ConnectionError("the connection ended before the stream")
+
+
+def item_of(frame: Json) -> tuple[int, Json] | None:
+    """The item in a frame of a stream; None for its end. Raises RpcError."""
+    if "error" in frame:
+        raise RpcError(frame["error"])
+    return None if frame.get("streamEnd") else (frame["eventId"], frame["result"])
 
 
 @asynccontextmanager
@@ -203,18 +240,11 @@ async def over_websocket(server: Server, **headers: str) -> AsyncIterator[Envelo
     """The same server through a WebSocket connection."""
     url = f"ws{server.url.removeprefix('http')}/a2a/ws"
     async with server.http.ws_connect(url, headers=headers, max_msg_size=0) as socket:
-        binding = EnvelopeBinding(socket.send_str)
-
-        async def read() -> None:
-            async for frame in socket:
-                binding.received(frame.data)
-
-        reading = asyncio.create_task(read())
+        binding = EnvelopeBinding(socket.send_str, (frame.data async for frame in socket))
         try:
             yield binding
         finally:
-            reading.cancel()
-            await asyncio.wait([reading])
+            await binding.close()
 
 
 @asynccontextmanager
@@ -226,22 +256,21 @@ async def over_stdio(
     async with child(
         workspace, *arguments, headers=headers, stderr=None, cwd=None, **env
     ) as process:
-
-        async def send(frame: str) -> None:
-            process.send(frame.encode())
-
-        async def read() -> None:
-            while True:
-                binding.received(await process.frame())
-
-        binding = EnvelopeBinding(send)
-        reading = asyncio.create_task(read())
+        binding = piped(process)
         try:
             yield binding
             assert await process.leave() == 0
         finally:
-            reading.cancel()
-            await asyncio.wait([reading])
+            await binding.close()
+
+
+def piped(process: Child) -> EnvelopeBinding:
+    """The server at the other end of the pipes."""
+
+    async def send(frame: str) -> None:
+        process.send(frame.encode())
+
+    return EnvelopeBinding(send, process.frames())
 
 
 class RedisBinding(Binding):

@@ -33,11 +33,22 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from tests import CHECKOUT
 from tests.support import client, ledger, load
+from tests.support.bindings import piped
 from tests.support.bridge_process import BridgeProcess
-from tests.support.chaos_clients import RETRIES, Numbered, Open, over_sse
 from tests.support.client import RpcError
 from tests.support.ledger import Ledger, View, read_ledger
+from tests.support.numbered_streams import (
+    BINDINGS,
+    Numbered,
+    Open,
+    Reach,
+    may_repeat,
+    over_pipes,
+    over_sse,
+)
+from tests.support.offered_bindings import LISTENING, offered
 from tests.support.problem_cli import PROGRAM
+from tests.support.stdio_server import Child
 
 Json = dict[str, Any]
 Steps = list[list[Any]]
@@ -49,6 +60,10 @@ ENDS_WITHIN = 5.0  # seconds from the death of a CLI, or from a restart, to a te
 REPORT = CHECKOUT / "docs" / "reliability.md"
 CHAOS, LOAD = "chaos", "load"  # the blocks of the report
 GONE = (ClientError, ConnectionError, TimeoutError, asyncio.IncompleteReadError)
+
+
+SSE, STDIO = ("sse",), ("stdio",)  # the bindings of a world
+OVER_ALL = ("F8", "F9")  # the faults whose clients use all bindings
 
 
 class Skip(Exception):
@@ -86,12 +101,20 @@ class Run:
 class World:
     """`wrong`: the errors so far; `timings`: measurements in seconds. `uncertain`: tasks that
     failed because the server was killed during a write to stdin, so that the input of the CLI is
-    unknown; the bridge promises this failure."""
+    unknown; the bridge promises this failure. `bindings`: each connection of a client chooses one.
+    `alone`: the servers do not listen, and their clients share the pipes of their parent."""
 
-    def __init__(self, root: Path, seed: int, http: ClientSession) -> None:
+    def __init__(
+        self, root: Path, seed: int, http: ClientSession, bindings: Sequence[str] = SSE
+    ) -> None:
         self.root = root
         self.random = random.Random(seed)
         self.http = http
+        self.alone = bindings == STDIO
+        self.bindings: Sequence[Open] = (
+            [over_pipes] if self.alone else [BINDINGS[n] for n in bindings]
+        )
+        self.reach = Reach(http)
         self.wrong: list[str] = []
         self.timings: dict[str, list[float]] = {}
         self.uncertain = 0
@@ -99,7 +122,6 @@ class World:
         self.servers: list[BridgeProcess] = []
         self.env: dict[str, str] = {}
         self.prefix: tuple[str, ...] = ()
-        self.bindings: Sequence[Open] = (over_sse,)
         self.up = asyncio.Event()
         for name in ("workspace", "home", "tmp", "ledgers"):
             (root / name).mkdir()
@@ -134,19 +156,26 @@ class World:
         }
         process = await asyncio.create_subprocess_exec(
             *self.prefix,
-            sys.executable,
-            "-m",
-            "bridge",
+            *(sys.executable, "-m", "bridge", *(["stdio"] if self.alone else [])),
             cwd=self.root / "home",
             env=env,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE if self.alone else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE if self.alone else None,
             stderr=asyncio.subprocess.PIPE,
+            limit=2**26,
         )
         self.servers.append(BridgeProcess(process))
+        if self.alone:
+            self.reach.pipes = piped(Child(process))
         return self.server
 
     async def start(self) -> None:
-        await (await self.spawn()).listening()
+        server = await self.spawn()
+        if self.alone:
+            await server.logged("serving the parent process")
+        else:
+            await server.listening()
+        self.reach.url = server.url
         self.up.set()
 
     async def kill(self) -> None:
@@ -161,13 +190,21 @@ class World:
         await self.start()
 
     async def stop(self) -> None:
-        """SIGTERM; then nothing may be left of this server or of those before it."""
+        """An orderly end; then nothing may be left of this server or of those before it."""
         await self._check_zombies()
         self.up.clear()
-        code = await self.server.stop()
+        code = await self.leave()
         if code != 0:
             self.wrong.append(f"SIGTERM: exit status {code}")
         self._check_left()
+
+    async def leave(self) -> int:
+        """SIGTERM, or the end of stdin. Returns the exit status."""
+        stdin = self.server.process.stdin
+        if stdin is None:
+            return await self.server.stop()
+        stdin.close()
+        return await self.server.ended()
 
     async def _check_zombies(self) -> None:
         deadline = time.monotonic() + 2
@@ -233,7 +270,7 @@ class World:
             except RpcError as error:
                 if error.code == -32004 and view.last is None:
                     return  # it has ended already
-                if "try again" not in str(error):
+                if not may_repeat(error):
                     self.wrong.append(f"{view.name}: {error}")
                     return
                 await asyncio.sleep(0.05)
@@ -263,7 +300,7 @@ class World:
     def _items(self, method: str, params: Json, seen: int | None) -> Numbered:
         """A stream over a binding that the client chooses for this connection."""
         chosen = self.random.choice(self.bindings) if len(self.bindings) > 1 else self.bindings[0]
-        return chosen(self.http, self.server.url, method, params, seen)
+        return chosen(self.reach, method, params, seen)
 
     def _params(self, run: Run) -> Json:
         message: Json = {
@@ -313,23 +350,16 @@ class World:
 
     async def call(self, method: str, params: Json) -> Json:
         """The result of `method`, attempted until a server answers. Raises RpcError."""
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
         while True:
             await self.up.wait()
             try:
-                url = f"{self.server.url}/a2a/jsonrpc"
-                async with self.http.post(url, json=body, headers=RETRIES) as r:
-                    answer = await r.json()
+                return await self.reach.call(method, params)
             except GONE:
                 await asyncio.sleep(0.005)
-                continue
-            if "error" in answer and "try again" in answer["error"]["message"]:
+            except RpcError as error:
+                if not may_repeat(error):
+                    raise
                 await asyncio.sleep(0.05)
-                continue
-            if "error" in answer:
-                raise RpcError(answer["error"])
-            result: Json = answer["result"]
-            return result
 
     async def cancel(self, run: Run) -> None:
         """Cancel, and see that its processes go in time."""
@@ -392,7 +422,8 @@ class World:
 
     async def _replay(self, run: Run, whole: View) -> None:
         seen, params = whole.last or 0, {"id": run.task_id}
-        items = over_sse(self.http, self.server.url, "SubscribeToTask", params, seen)
+        read = over_pipes if self.alone else over_sse
+        items = read(self.reach, "SubscribeToTask", params, seen)
         async with contextlib.aclosing(items):
             async for number, item in items:
                 whole.updates.append((number, item))
@@ -817,7 +848,7 @@ async def hand_over(world: World) -> int:
     for _ in range(2):
         await asyncio.sleep(world.random.random() * 0.5)
         world.up.clear()
-        if await world.server.stop() != 0:
+        if await world.leave() != 0:
             world.wrong.append("SIGTERM: no exit status 0")
         await world.start()
     await world.finish()
@@ -1060,12 +1091,19 @@ class Outcome:
 
 
 @asynccontextmanager
-async def making(seed: int, keep: list[Path]) -> AsyncIterator[World]:
+async def making(
+    seed: int, keep: list[Path], bindings: Sequence[str] = SSE
+) -> AsyncIterator[World]:
     """A world that leaves nothing behind; its folder only if something was wrong with it."""
     root = Path(tempfile.mkdtemp(prefix="chaos-"))
     timeout = ClientTimeout(total=None, sock_connect=5, sock_read=30)
-    async with ClientSession(timeout=timeout, read_bufsize=2**25) as http:
-        world = World(root, seed, http)
+    async with (
+        ClientSession(timeout=timeout, read_bufsize=2**25) as http,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        world = World(root, seed, http, bindings)
+        if bindings not in (SSE, STDIO):
+            world.env |= await stack.enter_async_context(offered(root, bindings, world.reach))
         try:
             yield world
         finally:
@@ -1089,16 +1127,16 @@ async def play(
     seed: int,
     outcome: Outcome,
     env: Mapping[str, str] | None = None,
-    bindings: Sequence[Open] = (over_sse,),
+    bindings: Sequence[str] = SSE,
 ) -> None:
     """One run; an error is printed with all data for its repetition. `env`: further settings of the
-    servers. `bindings`: those of which each connection of a client chooses one."""
+    servers. `bindings`: those of which each connection of a client chooses one; STDIO: the servers
+    do not listen."""
     row = outcome.rows.setdefault(f"{one.fault} {one.what}", Row())
     kept: list[Path] = []
     wrong: list[str] = []
-    async with making(seed, kept) as world:
+    async with making(seed, kept, bindings) as world:
         world.env |= env or {}
-        world.bindings = bindings
         try:
             async with asyncio.timeout(RUN_WITHIN):
                 faults = await one.play(world)
@@ -1135,12 +1173,21 @@ async def run_all(
         for number in numbers:
             if number >= len(order) and time.monotonic() - began > seconds:
                 return
-            await play(order[number % len(order)], seed + number, outcome)
+            one = order[number % len(order)]
+            await play(one, seed + number, outcome, bindings=bindings_of(one, number))
 
     random.Random(seed).shuffle(order)
     await asyncio.gather(*(work() for _ in range(workers)))
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+def bindings_of(one: Scenario, number: int) -> Sequence[str]:
+    """Those of a run: faults of clients and of the server concern all of them. In each fourth run
+    the server does not listen."""
+    if one.fault not in OVER_ALL:
+        return SSE
+    return LISTENING if number % 4 else STDIO
 
 
 def table(outcome: Outcome) -> str:

@@ -365,8 +365,10 @@ def left_files(state: Path, temporary: Path) -> list[str]:
         "ballast",
         "sessions",
         "files",
+        "last-use.json",
         "tasks.db",
         "tasks.db-wal",
         "tasks.db-shm",
+        "token",
     }
     return found + sorted(set(os.listdir(state)) - known)

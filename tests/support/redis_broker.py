@@ -9,8 +9,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import redis.asyncio
 
 from bridge.auth.principal import Token, digest
 from tests.support import programs
-from tests.support.client import Json
+from tests.support.client import Json, RpcError
 
 WITHIN = 30.0  # seconds for a start, and for an answer
 
@@ -128,20 +128,32 @@ class RedisCaller:
         await self.redis.xadd(self.requests(), fields)
         return correlation
 
-    async def items(self, correlation: str, after: str = "0") -> AsyncIterator[Item]:
-        """The entries of an answer up to its end, also across a loss of the connection."""
-        async with asyncio.timeout(WITHIN):
-            while True:
-                try:
-                    found = await self.redis.xread({self.reply(correlation): after}, block=200)
-                except (redis.RedisError, OSError):
-                    await asyncio.sleep(0.01)
-                    continue
-                for entry, fields in (one for _, entries in found for one in entries):
-                    after = entry.decode()
-                    yield after, json.loads(fields.get(b"payload", b"{}"))
-                    if b"end" in fields:
-                        return
+    async def items(self, correlation: str, after: str = "0") -> AsyncGenerator[Item]:
+        """The entries of an answer up to its end, also across a loss of the connection. Raises
+        TimeoutError if no entry comes in time."""
+        until = time.monotonic() + WITHIN
+        while time.monotonic() < until:
+            try:
+                found = await self.redis.xread({self.reply(correlation): after}, block=200)
+            except (redis.RedisError, OSError):
+                await asyncio.sleep(0.01)
+                continue
+            for entry, fields in (one for _, entries in found for one in entries):
+                after = entry.decode()
+                yield after, json.loads(fields.get(b"payload", b"{}"))
+                if b"end" in fields:
+                    return
+                until = time.monotonic() + WITHIN
+        raise TimeoutError(f"no entry after {after}")
+
+    async def numbered(self, correlation: str) -> AsyncGenerator[tuple[int, Json]]:
+        """The items of a stream with their numbers, to its end. Raises RpcError."""
+        async with aclosing(self.items(correlation)) as entries:
+            async for entry, payload in entries:
+                if "error" in payload:
+                    raise RpcError(payload["error"])
+                if payload:
+                    yield int(entry.partition("-")[0]), payload["result"]
 
     async def call(self, method: str, params: Json, **parameters: str) -> Json:
         """The answer to a request without a stream."""

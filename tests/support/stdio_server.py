@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -40,6 +41,14 @@ class Child:
         name, _, length = header.strip().partition(b": ")
         assert name == b"Content-Length"
         return await self.stdout.readexactly(int(length))
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        """All further frames."""
+        try:
+            while True:
+                yield await self.frame()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return  # the process has ended
 
     async def next(self) -> Json:
         async with asyncio.timeout(WITHIN):
@@ -103,6 +112,68 @@ def refused(workspace: Path, *arguments: str) -> subprocess.CompletedProcess[byt
     )
     assert done.stdout == b""
     return done
+
+
+@asynccontextmanager
+async def unread(workspace: Path, *arguments: str, **env: str) -> AsyncIterator[Unread]:
+    """A server, or a proxy, whose answers nobody reads until `frames` is called."""
+    home, variables = settings(workspace, **env)
+    reading, writing = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *SERVE,
+        *arguments,
+        cwd=home,
+        env=variables,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=writing,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    os.close(writing)
+    one = Unread(process, reading)
+    try:
+        yield one
+    finally:
+        one.answers.close()
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+class Unread:
+    """See unread()."""
+
+    def __init__(self, process: asyncio.subprocess.Process, reading: int) -> None:
+        self.process = process
+        self.answers = open(reading, "rb")
+
+    def send(self, *frames: Json) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(b"".join(json.dumps(one).encode() + b"\n" for one in frames))
+
+    async def logged(self, text: bytes) -> None:
+        """Return when the log has this text. Raises AssertionError if the process ends first."""
+        assert self.process.stderr
+        async with asyncio.timeout(WITHIN):
+            while text not in (line := await self.process.stderr.readline()):
+                assert line, f"no line of the log has {text!r}"
+
+    async def frames(self, streams: int) -> list[Json]:
+        """Read until so many streams have ended."""
+        return await asyncio.wait_for(asyncio.to_thread(self._read, streams), 2 * WITHIN)
+
+    def _read(self, streams: int) -> list[Json]:
+        frames: list[Json] = []
+        while streams:
+            frames.append(json.loads(self.answers.readline()))
+            streams -= "streamEnd" in frames[-1]
+        return frames
+
+    async def leave(self) -> int:
+        """Close stdin. Returns the exit status."""
+        assert self.process.stdin
+        self.process.stdin.close()
+        async with asyncio.timeout(WITHIN):
+            return await self.process.wait()
 
 
 def settings(workspace: Path, **env: str) -> tuple[Path, dict[str, str]]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support import chaos, ledger, load
-from tests.support.chaos_clients import BINDINGS
 from tests.support.ledger import Ledger, View
+from tests.support.numbered_streams import BINDINGS
 from tests.support.servers import on_postgres
 
 Json = dict[str, Any]
@@ -39,16 +39,33 @@ async def test_nothing_is_lost_on_postgres(name: str, postgres_url: str) -> None
     assert found and outcome.violations == []
 
 
+EACH = [(one,) for one in BINDINGS] + [chaos.STDIO]
+"""Worlds with one binding, and one whose servers do not listen."""
+CASES = [
+    *((bindings, name, 0) for bindings in EACH for name in ("fickle_clients", "kill_asking")),
+    *((bindings, "kill_streaming", seed) for bindings in EACH for seed in range(3)),
+    *(
+        (tuple(BINDINGS), name, seed)
+        for name in ("fickle_clients", "kill_streaming", "kill_asking")
+        for seed in range(3)
+    ),
+]
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", ["fickle_clients", "kill_streaming", "kill_asking"])
-async def test_nothing_is_lost_over_all_bindings(name: str, seed: int) -> None:
-    """Each connection of a client chooses a binding, so that one resumes what another began."""
+@pytest.mark.parametrize(
+    ("bindings", "name", "seed"),
+    CASES,
+    ids=[f"{'+'.join(bindings)}-{name}-{seed}" for bindings, name, seed in CASES],
+)
+async def test_nothing_is_lost_over_any_binding(
+    bindings: tuple[str, ...], name: str, seed: int
+) -> None:
+    """Each connection of a client chooses a binding: one resumes what another began. All see the
+    same items."""
     (one,) = (one for one in chaos.SCENARIOS if one.play.__name__ == name)
     outcome = chaos.Outcome()
-    env = {"BRIDGE_GRPC_PORT": "0", "BRIDGE_WEBSOCKET": "true"}
-    bindings = tuple(BINDINGS.values())
-    await chaos.play(one, seed=seed, outcome=outcome, env=env, bindings=bindings)
+    await chaos.play(one, seed=seed, outcome=outcome, bindings=bindings)
     assert outcome.violations == []
 
 

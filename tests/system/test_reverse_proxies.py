@@ -17,11 +17,17 @@ import pytest
 from yarl import URL
 
 from tests.support.bridge_process import bridge, scripted
-from tests.support.chaos_clients import Numbered, over_sse, over_websocket, through_grpc
 from tests.support.client import Client, Json, artifact_text, state, streamed_text, task_id
 from tests.support.grpc_client import connected
 from tests.support.ledger import View, check_reference, check_view
 from tests.support.liveness import Liveness
+from tests.support.numbered_streams import (
+    Numbered,
+    Reach,
+    over_sse,
+    over_websocket,
+    through_grpc,
+)
 from tests.support.reverse_proxies import PROXIES, ReverseProxy, free_port, running
 from tests.support.sandboxed import needs_root
 
@@ -152,7 +158,7 @@ async def _followed_across_reloads(
     await live.pid(first)
     credentials = grpc.ssl_channel_credentials(proxy.root)
     address, bearer = f"localhost:{proxy.port}", BEARER["Authorization"]
-    asked = (through.session, proxy.url, "SubscribeToTask")
+    asked = Reach(through.session, proxy.url), "SubscribeToTask"
     async with connected(address, credentials, authorization=bearer) as client:
         followers = [
             Follower("sse", task, partial(over_sse, *asked)),

@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from tests import CHECKOUT
+from tests.support.bindings import numbered, piped
 from tests.support.cases import each
+from tests.support.client import Json, state, streamed_text, task_id
 from tests.support.liveness import Liveness
 from tests.support.stdio_server import (
     SERVE,
@@ -24,6 +26,7 @@ from tests.support.stdio_server import (
     request,
     settings,
     streamed,
+    unread,
 )
 
 WITHIN = 30.0  # seconds
@@ -98,6 +101,43 @@ async def test_a_stream_can_be_stopped_and_the_end_of_stdin_ends_all(
         assert not alive
 
 
+async def test_streams_continue_after_a_kill_of_the_server(workspace: Path, live: Liveness) -> None:
+    """The parent starts the program again on the same folder, and comes back with the last numbers
+    that it has seen: each item arrives once. Two starts of the program."""
+    folder, names = {"BRIDGE_STATE_DIR": str(workspace.parent / "state")}, "ab"
+    seen = dict[str, list[tuple[int, Json]]]()
+    async with child(workspace, **folder) as server:
+        binding = piped(server)
+        for number, name in enumerate(names):
+            script = f"text 1\nwait {live.path} {name}\nstatus 2\ntext 3"
+            asked = streamed(number, script)
+            _, queue = await binding.begin(asked["method"], asked["params"])
+            items = numbered(queue)
+            seen[name] = [await anext(items)]
+            while text_of(seen[name]) != "1":
+                seen[name].append(await anext(items))
+            await live.pid(name)
+        server.process.kill()
+        with pytest.raises(ConnectionError):
+            await anext(items)
+    async with child(workspace, **folder) as server:
+        binding = piped(server)
+        for name, items in seen.items():
+            await live.release(name)
+            named = {"id": task_id(items[0][1])}
+            last = {"Last-Event-ID": str(items[-1][0])}
+            _, queue = await binding.begin("SubscribeToTask", named, **last)
+            items += [one async for one in numbered(queue)]
+            assert [number for number, _ in items] == list(range(len(items)))
+            assert (text_of(items), state(items[-1][1])) == ("13", "completed")
+        assert await server.leave() == 0
+        await binding.close()
+
+
+def text_of(items: list[tuple[int, Json]]) -> str:
+    return streamed_text([item for _, item in items])
+
+
 async def test_answers_of_the_last_requests_come_after_the_end_of_stdin(workspace: Path) -> None:
     """A start of the program takes up to a second."""
     async with child(workspace, BRIDGE_DRAIN_MS="20000") as server:
@@ -109,37 +149,13 @@ async def test_answers_of_the_last_requests_come_after_the_end_of_stdin(workspac
 
 async def test_a_parent_that_does_not_read_is_named_in_the_log_and_stays(workspace: Path) -> None:
     """The stream waits, and is complete. A start of the program takes up to a second."""
-    stall = {"BRIDGE_STALL_TIMEOUT_MS": "200", "BRIDGE_MAX_TEXT_BYTES": str(2**25)}
-    home, variables = settings(workspace, **stall)
-    reading, writing = os.pipe()
-    process = await asyncio.create_subprocess_exec(
-        *SERVE,
-        cwd=home,
-        env=variables,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=writing,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    os.close(writing)
-    assert process.stdin and process.stderr
-    sent = json.dumps(streamed(1, f"repeat 500 {'x' * 10_000}")).encode()
-    process.stdin.write(sent + b"\n")
-    async with asyncio.timeout(WITHIN):
-        while line := await process.stderr.readline():
-            if b"does not read its answers" in line:
-                break
-    assert line, "no line of the log names it"
-    process.stdin.close()
-
-    def read() -> list[bytes]:
-        with open(reading, "rb") as answers:
-            return answers.readlines()
-
-    frames = list(map(json.loads, await asyncio.wait_for(asyncio.to_thread(read), WITHIN)))
-    assert artifact(frames) == "x" * 5_000_000
-    assert "streamEnd" in frames[-1]
-    await process.communicate()
-    assert process.returncode == 0
+    env = {"BRIDGE_STALL_TIMEOUT_MS": "200", "BRIDGE_MAX_TEXT_BYTES": str(2**25)}
+    async with unread(workspace, **env) as server:
+        server.send(streamed(1, f"repeat 500 {'x' * 10_000}"))
+        await server.logged(b"does not read its answers")
+        frames = await server.frames(1)
+        assert artifact(frames) == "x" * 5_000_000
+        assert await server.leave() == 0
 
 
 async def test_a_parent_that_reads_no_more_ends_the_server(workspace: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aiohttp
 
+from bridge.client.credentials import CredentialStore
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cases import each
 from tests.support.client import Client, state
@@ -23,6 +24,7 @@ from tests.support.stdio_server import (
     streamed,
 )
 
+TOKEN = "x" * 20
 GRACE = {"BRIDGE_ON_DISCONNECT": "cancel", "BRIDGE_DISCONNECT_GRACE_MS": "100"}
 
 
@@ -73,12 +75,14 @@ async def test_a_task_continues_after_the_end_of_its_parent(
     workspace: Path, live: Liveness, http: aiohttp.ClientSession
 ) -> None:
     """Also if the server cancels the tasks of clients that leave. A start of a server and of two
-    proxies, one of them through a Unix socket."""
+    proxies, one of them through a Unix socket, with the token of `auth login`."""
     path = workspace.parent / "run/socket"
     path.parent.mkdir(mode=0o700)
-    env = {**scripted(workspace), **GRACE, "BRIDGE_UNIX_SOCKET": str(path)}
+    env = {**scripted(workspace), **GRACE, "BRIDGE_UNIX_SOCKET": str(path), "BRIDGE_TOKEN": TOKEN}
     async with bridge(workspace, **env) as server:
-        client = Client(http, server.url)
+        client = Client(http, server.url, headers={"Authorization": f"Bearer {TOKEN}"})
+        stored = workspace.parent / "home/.config/coding-agent-bridge/credentials.json"
+        CredentialStore(stored).save({f"unix:{path}": TOKEN, server.url: TOKEN})
         async with child(workspace, "--url", f"unix:{path}", "--agent", "jsonl") as proxy:
             proxy.send(streamed(1, f"text a\nwait {live.path} kept"))
             kept = (await proxy.next())["result"]["task"]["id"]

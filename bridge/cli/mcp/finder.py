@@ -112,9 +112,10 @@ class BridgeFinder:
         token = next((one.token for one in servers if origin_of(one.url) == origin), None)
         if token is None:
             token = CredentialStore(config.credentials_file()).tokens().get(origin)
+        address = Address.of(url, token)
         if token:
-            Credentials(origin, "auth login", bearer=token).check(url)
-        return Address.of(url, token)
+            Credentials(origin, "auth login", bearer=token).check(address.url)
+        return address
 
     def _present(self) -> LocalServer | None:
         """The running bridge with the most specific root that contains the directory."""

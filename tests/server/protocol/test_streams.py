@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import select
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -324,15 +325,15 @@ async def test_a_subscriber_that_goes_away_ends_nothing(
     assert "stream failed" not in caplog.text
 
 
-TCP_CLOSE = b"\x07"  # the state of a connection that was reset
-
-
-async def never_reads(client: Client, method: str, params: Json) -> socket.socket:
-    """A client with the smallest buffers that sends a request and then reads nothing."""
+async def never_reads(
+    client: Client, method: str, params: Json, path: Path | None = None
+) -> socket.socket:
+    """A client with the smallest buffers that sends a request and then reads nothing. `path`: of
+    the Unix socket that it uses."""
     host, port = client.url.removeprefix("http://").split(":")
-    stalled = socket.socket()
+    stalled = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-    stalled.connect((host, int(port)))
+    stalled.connect(str(path) if path else (host, int(port)))
     data = json.dumps(body(method, params)).encode()
     head = (
         f"POST /a2a/jsonrpc HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
@@ -345,27 +346,34 @@ async def never_reads(client: Client, method: str, params: Json) -> socket.socke
 async def test_a_client_that_never_reads_slows_no_other_client_and_is_cut_off(
     workspace: Path, live: Liveness
 ) -> None:
-    async with serving(workspace, bridge_stall_timeout_ms=500) as server:
-        await never_reads_and_is_cut_off(server, live)
-
-
-async def never_reads_and_is_cut_off(server: Server, live: Liveness) -> None:
-    client = server.client("1.0")
-    script = f"wait {live.path} agent\n" + "repeat 1000000 x\n" * 12 + "done"
-    task = await client.send_now(script)
-    await live.pid("agent")
-    with await never_reads(client, "SubscribeToTask", {"id": task["id"]}) as stalled:
-        async with client.subscribe(task["id"]) as items:
+    """One over TCP, and one over a Unix socket."""
+    path = Path(live.path).with_name("server")
+    stall = {"bridge_stall_timeout_ms": 500, "bridge_unix_socket": str(path)}
+    async with serving(workspace, **stall) as server:
+        client = server.client("1.0")
+        script = f"wait {live.path} agent\n" + "repeat 1000000 x\n" * 12 + "done"
+        named = {"id": (await client.send_now(script))["id"]}
+        await live.pid("agent")
+        stalled = [await never_reads(client, "SubscribeToTask", named, on) for on in (None, path)]
+        async with client.subscribe(named["id"]) as items:
             await until(items, is_task)
             await live.release("agent")
             rest = await until(items, lambda item: state(item) == "completed")
         assert streamed_text(rest) == "x" * 12_000_000
         async with asyncio.timeout(WITHIN):
-            while stalled.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) != TCP_CLOSE:
-                await client.get(task["id"])
-        with pytest.raises(ConnectionResetError):
-            await asyncio.to_thread(read_to_the_end, stalled)
-    assert state(await client.send("text a")) == "completed"
+            while not all(map(is_closed, stalled)):
+                await client.get(named["id"])
+        for one in stalled:
+            with one, pytest.raises(ConnectionResetError):
+                await asyncio.to_thread(read_to_the_end, one)
+        assert state(await client.send("text a")) == "completed"
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed it. Reads nothing."""
+    poll = select.poll()
+    poll.register(connection, 0)
+    return bool(poll.poll(0))
 
 
 def read_to_the_end(connection: socket.socket) -> None:
