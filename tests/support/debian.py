@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from tests import CHECKOUT
+from tests.support.deploy_page import commands
 from tests.support.reverse_proxies import tool
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")  # those of this machine, for pip
@@ -132,8 +133,7 @@ class Machine:
     def follow(self, block: str, before: str = "") -> str:
         """The output of a block of documentation after the lines `before`. Commands that download
         are online."""
-        steps = re.findall(r"(?:.*\\\n)*.*\n", block)
-        parts = groupby(steps, lambda step: _DOWNLOADS.match(step) is not None)
+        parts = groupby(commands(block), lambda step: _DOWNLOADS.match(step) is not None)
         return "".join(self.run(before + "".join(part), online=online) for online, part in parts)
 
 
