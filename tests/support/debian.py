@@ -1,5 +1,5 @@
-"""A Debian 12 in a folder: debootstrap installs it from the mirror, which takes minutes, once in each
-process of tests."""
+"""A Debian 12 in a folder: debootstrap installs it from the mirror, which takes minutes, once in
+each process of tests."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ WITHIN = 60.0  # seconds for its end
 
 class Neighbours:
     """`model`: variables of a Claude Code that talks only to the scripted model. `collector`: those
-    of a server that sends its traces to the collector. What they received is there after the end:
-    `conversations` has the messages of each request to the model, `spans` the names of the spans."""
+    of a server that sends its traces to the collector. After the end: `conversations` has the
+    messages of each request to the model, `spans` the names of the spans."""
 
     def __init__(self, model: dict[str, str], collector: dict[str, str]) -> None:
         self.model = model

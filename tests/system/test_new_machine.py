@@ -1,6 +1,6 @@
-"""docs/deploy.md word by word in a new Debian: a service of the system with the real Claude Code and a
-scripted model, behind nginx, with traces, backup, upgrade and rollback. A stand-in runs the unit,
-because no systemd runs there."""
+"""docs/deploy.md word by word in a new Debian: a service of the system with the real Claude Code
+and a scripted model, behind nginx, with traces, backup, upgrade and rollback. A stand-in runs the
+unit, because no systemd runs there."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def team(host: Machine, command: str) -> str:
 
 def _install(host: Machine, beside: Neighbours) -> None:
     """The model is in the settings of the CLI, which are where it signs in."""
-    shown = host.follow(block_with("pip install '.[client,metrics,otel]'\n/opt/coding-agent-bridge/"))
+    shown = host.follow(
+        block_with("pip install '.[client,metrics,otel]'\n/opt/coding-agent-bridge/")
+    )
     assert "/etc/systemd/system/coding-agent-bridge@.service\n" in shown
     host.write("/root/checkout/team.toml", SETTINGS)
     host.follow(block_with("useradd"))
@@ -171,7 +173,9 @@ def _send_traces(host: Machine, beside: Neighbours) -> None:
 
 def _back_up_and_restore(host: Machine) -> None:
     backup, drill = block_with("coding-agent-bridge backup"), block_with("41299")
-    assert "not in it:" in host.follow(backup, before=TEAM)
+    assert host.follow(backup, before=TEAM).count("not in it:") == 2
+    assert host.run("systemd-analyze verify coding-agent-bridge-backup@team.timer") == ""
+    assert len(host.run("ls /var/backups/team").split()) == 2
     restore, start = drill.splitlines()
     assert "restored 3 tasks" in host.run(f"{TEAM}\n{restore}")
     host.run(f"{TEAM}\n({start}) < /dev/null > /root/drill.log 2>&1 &")
