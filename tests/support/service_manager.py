@@ -5,8 +5,8 @@ It reads the unit and its drop-ins, makes the directories and the credentials, a
 program as the unit's user with its environment, without capabilities, with only the writable places
 of ProtectSystem=strict, and waits for READY=1. `reload` runs ExecReload. The kernel filters
 (SystemCallFilter=, Restrict…=) are not applied. nginx has commands of its own. The start of a
-timer starts its service. All other commands go to the real systemctl. It imports nothing but the standard library, because it runs in the
-machine.
+timer starts its service. All other commands go to the real systemctl. It imports nothing but the
+standard library, because it runs in the machine.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Unit:
         drop = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
         own = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups")
         umask = ("sh", "-c", f'umask {self.one("UMask")}; exec "$@"', "sh")
-        line = [*own, *drop, *umask, *shlex.split(self.one(name))]
+        line = [*own, *drop, *umask, *shlex.split(self.one(name).replace("$$", "$"))]
         if not writable:
             return line
         return ["unshare", "--mount", "sh", "-ec", STRICT, "sh", *writable, "--", *line]
