@@ -37,8 +37,8 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 """
 CHROOT = "export BUILDAH_ISOLATION=chroot BUILDAH_LAYERS=true\n"
-INSTALL, BUILD = commands(block_with("buildah bud"))
-FOLDER, SETTINGS, START, HEALTH, TOKEN, ADD, RELOAD = commands(block_with("podman run"))
+STEPS = commands(block_with("podman run"))
+INSTALL, BUILD, FOLDER, SETTINGS, START, HEALTH, TOKEN, ADD, RELOAD = STEPS
 COMPOSE = block_with("podman-compose -f")
 AGENT = {"AGENT_FORCE": "true"}  # nothing is asked
 

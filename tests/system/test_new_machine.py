@@ -16,14 +16,15 @@ import pytest
 
 from tests.support import service_manager
 from tests.support.debian import Machine, checkout, install, large_folder, machine
-from tests.support.deploy_page import block_with, of
+from tests.support.deploy_page import PAGE, block_with, of
 from tests.support.kept_state import FIRST, schema_of
 from tests.support.neighbours import Neighbours, neighbours
 from tests.support.real_claude_code import CLAUDE, bash, script, tool_results
 from tests.support.sandboxed import needs_root
 
 pytestmark = [pytest.mark.soak, needs_root, pytest.mark.timeout(3600)]
-SETTINGS, PROXY, TRACES = of("toml")
+SETTINGS, PROXY = of("toml")
+ENDPOINT = 'otel_exporter_otlp_endpoint = "http://127.0.0.1:4318"'
 STATE = "/var/lib/coding-agent-bridge/team/state"
 UNIT = "coding-agent-bridge@team.service"
 CREDENTIAL = f"/run/credentials/{UNIT}/token"
@@ -162,11 +163,10 @@ def _put_behind_nginx(host: Machine) -> None:
 
 def _send_traces(host: Machine, beside: Neighbours) -> None:
     """The collector has another port than that of the page."""
-    endpoint = "http://127.0.0.1:4318"
-    assert endpoint in TRACES
+    assert f"`{ENDPOINT}`" in PAGE
     settings = host.root / "etc/coding-agent-bridge/team.toml"
-    own = TRACES.replace(endpoint, beside.collector["OTEL_EXPORTER_OTLP_ENDPOINT"])
-    settings.write_text(own + settings.read_text())
+    own = ENDPOINT.replace("http://127.0.0.1:4318", beside.collector["OTEL_EXPORTER_OTLP_ENDPOINT"])
+    settings.write_text(f"{own}\n{settings.read_text()}")
     host.run("systemctl restart coding-agent-bridge@team")
     say(host, "traced")
 
