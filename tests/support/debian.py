@@ -20,7 +20,7 @@ from tests.support.deploy_page import commands
 from tests.support.reverse_proxies import tool
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")  # those of this machine, for pip
-LONGEST = 900  # seconds for each command
+LONGEST = 1800  # seconds for each command, on a busy machine
 WITHIN = 60.0  # seconds for a state of the machine
 _NAMESPACES = """\
 ip link set lo up

@@ -61,10 +61,12 @@ def test_the_page_leads_to_a_service_behind_a_proxy(fresh: Machine) -> None:
         _replace_the_token(fresh)
         _put_behind_nginx(fresh)
         _send_traces(fresh, beside)
+        _is_on_call(fresh)
         _back_up_and_restore(fresh)
         _upgrade_and_roll_back(fresh)
     results = [one for messages in beside.conversations for one in tool_results(messages)]
-    assert any("/srv/team\nhidden" in one for one in results), results
+    denied = f"/srv/team\ncat: {CREDENTIAL}: Permission denied"
+    assert any(denied in one for one in results), results
     assert {"SendStreamingMessage", "invoke_agent claude-code"} <= set(beside.spans)
 
 
@@ -99,7 +101,7 @@ def _start(host: Machine) -> None:
     log = [json.loads(line) for line in host.run(f"cat /run/units/{UNIT}.log").splitlines()]
     assert [one["event"] for one in log] == ["server.starting", "server.ready"]
     assert re.fullmatch(r"[\w-]{43}\n", team(host, f"cat {CREDENTIAL}"))
-    say(host, "hello", bash(f"pwd; cat {CREDENTIAL} || echo hidden"))
+    say(host, "hello", bash(f"pwd; cat {CREDENTIAL} 2>&1"))
     for page in ("health", "ready"):
         assert host.run(f"curl -s {CODE} 127.0.0.1:41242/{page}") == "200"
 
@@ -169,6 +171,20 @@ def _send_traces(host: Machine, beside: Neighbours) -> None:
     settings.write_text(f"{own}\n{settings.read_text()}")
     host.run("systemctl restart coding-agent-bridge@team")
     say(host, "traced")
+
+
+def _is_on_call(host: Machine) -> None:
+    """The commands of the last section that need neither a systemd nor the id of a task."""
+    text = PAGE.partition("\n## 8. ")[2]
+    commands = set(re.findall(r"`((?:GET|du|grep|team) [^`]+)`", text))
+    commands = {one for one in commands if not re.search(r"\bID\b", one)}
+    assert len(commands) == 8
+    for one in commands:
+        if one.startswith("GET "):
+            call = f"curl -s {CODE} {BEARER} '127.0.0.1:41242{one[4:]}'"
+            assert host.run(call) == "200", one
+        else:
+            host.run(f"{TEAM}\n{one}")
 
 
 def _back_up_and_restore(host: Machine) -> None:
