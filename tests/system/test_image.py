@@ -184,6 +184,8 @@ def test_the_image_has_no_secret_and_no_cli(host: Machine) -> None:
     found = host.run(f"{inside} 'for one in {names}; do command -v $one; done; true'")
     assert found.split() == [f"/usr/bin/{one}" for one in names.split()[4:]]
     assert host.run(f"{inside} 'ls -A /state'") == ""
+    places = "/home/agent/x /state/x /workspace/x"  # without a word about volumes
+    host.run(f"{inside} 'touch {places}'".replace("--rm", "--rm --read-only --user 12345:0"))
     extras = "aiohttp, grpc, joserfc, mcp, opentelemetry.sdk, prometheus_client, psycopg, redis"
     host.run(f"{inside} '/opt/coding-agent-bridge/bin/python -c \"import {extras}\"'")
 
