@@ -20,3 +20,8 @@ def block_with(text: str) -> str:
     """The one block of a shell that contains `text`."""
     (found,) = (block for block in of("sh") if text in block)
     return found
+
+
+def commands(block: str) -> list[str]:
+    """The commands of a block, each with its further lines."""
+    return re.findall(r"(?:.*\\\n)*.*\n", block)

@@ -135,11 +135,18 @@ def settings(model: ModelServer) -> dict[str, Any]:
     return {
         "AGENT_ADAPTER": "claude-code",
         "CLAUDE_CODE_PATH": str(CLAUDE),
+        **variables(model),
+        "BRIDGE_MAX_SESSIONS": "3",
+    }
+
+
+def variables(model: ModelServer) -> dict[str, str]:
+    """Those of a CLI that talks only to `model`."""
+    return {
         "ANTHROPIC_BASE_URL": model.url,
         "ANTHROPIC_API_KEY": "dummy",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "CLAUDE_CODE_MAX_RETRIES": "1",
-        "BRIDGE_MAX_SESSIONS": "3",
     }
 
 

@@ -4,9 +4,9 @@
 It reads the unit and its drop-ins, makes the directories and the credentials, and starts the
 program as the unit's user with its environment, without capabilities, with only the writable places
 of ProtectSystem=strict, and waits for READY=1. `reload` runs ExecReload. The kernel filters
-(SystemCallFilter=, Restrict…=) are not applied. nginx has commands of its own. All other commands
-go to the real systemctl. It imports nothing but the standard library, because it runs in the
-machine.
+(SystemCallFilter=, Restrict…=) are not applied. nginx has commands of its own. The start of a
+timer starts its service. All other commands go to the real systemctl. It imports nothing but the
+standard library, because it runs in the machine.
 """
 
 from __future__ import annotations
@@ -86,6 +86,10 @@ class Unit:
     def start(self) -> None:
         RUN.mkdir(exist_ok=True)
         writable = self._directories()
+        if self.one("Type") == "oneshot":
+            line = self._line("ExecStart", writable)
+            subprocess.run(line, env=self._environment(), check=True, cwd="/", timeout=WITHIN)
+            return
         address = RUN / "notify"
         address.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -156,7 +160,7 @@ class Unit:
         drop = ("--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
         own = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups")
         umask = ("sh", "-c", f'umask {self.one("UMask")}; exec "$@"', "sh")
-        line = [*own, *drop, *umask, *shlex.split(self.one(name))]
+        line = [*own, *drop, *umask, *shlex.split(self.one(name).replace("$$", "$"))]
         if not writable:
             return line
         return ["unshare", "--mount", "sh", "-ec", STRICT, "sh", *writable, "--", *line]
@@ -177,7 +181,7 @@ def main(command: str, names: list[str]) -> int:
         if name == "nginx":
             nginx()
             continue
-        unit = Unit(name)
+        unit = Unit(name.replace(".timer", ".service"))
         if command in ("stop", "restart"):
             unit.stop()
         if command in ("start", "restart"):

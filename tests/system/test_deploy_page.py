@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -143,6 +144,16 @@ def test_files_use_the_pages_and_commands_of_the_server() -> None:
     assert 'CMD ["coding-agent-bridge", "health"]' in image
     system = (shipped / "systemd/coding-agent-bridge@.service").read_text()
     assert "Environment=LOG_FORMAT=json\n" in system and " LOG_FORMAT=json " in image
+
+
+def test_the_image_has_the_programs_that_the_tests_run() -> None:
+    """Node.js, and the CLI in the command of the page."""
+    image = (CHECKOUT / "deploy/Containerfile").read_text()
+    pinned = (CHECKOUT / "tests/clis/requirements-node.txt").read_text().splitlines()[-1]
+    assert re.search(rf'^ARG NODE="{re.escape(pinned)} --hash=sha256:[0-9a-f]{{64}}"$', image, re.M)
+    clis = json.loads((CHECKOUT / "tests/clis/package.json").read_text())["dependencies"]
+    (name, version) = re.findall(r"--build-arg CLIS=(\S+)@(\S+) ", block_with("buildah bud"))[0]
+    assert clis[name] == version
 
 
 def test_the_image_has_the_packages_of_all_extras() -> None:

@@ -16,6 +16,7 @@ import pytest
 from tests.support import programs
 from tests.support.bridge_process import BridgeProcess, bridge, environment, scripted
 from tests.support.client import Client, artifact_text, task_id
+from tests.support.command_line import run
 from tests.support.liveness import Liveness
 from tests.support.reverse_proxies import free_port
 from tests.support.systemd import notify_socket
@@ -124,6 +125,9 @@ async def test_a_unix_socket_of_systemd_is_the_only_listener(workspace: Path) ->
             async with session.get("http://localhost/health") as answer:
                 assert answer.status == 200
         assert "endpoint   http://localhost/" in server.log
+        settings = {"PORT": "none", "BRIDGE_UNIX_SOCKET": str(path), "AGENT_ADAPTER": "replay"}
+        done = await asyncio.to_thread(run, "health", "--ready", cwd=workspace, **settings)
+        assert (done.returncode, done.stdout) == (0, "ready\n"), done.stderr
 
 
 @pytest.mark.soak

@@ -11,7 +11,10 @@ from bridge.errors import ConfigurationError
 
 TEMPLATE = "/opt/coding-agent-bridge/bin/coding-agent-bridge"
 """The path of the program in the files."""
-SYSTEM = ("coding-agent-bridge@.service", "coding-agent-bridge@.socket")
+SYSTEM = (
+    *("coding-agent-bridge@.service", "coding-agent-bridge@.socket"),
+    *("coding-agent-bridge-backup@.service", "coding-agent-bridge-backup@.timer"),
+)
 USER = "coding-agent-bridge.service"
 KEEP, KEEP_PLACE = "keep.conf", "coding-agent-bridge@.service.d"
 _PLAIN = re.compile(r"/[A-Za-z0-9/._+-]+")
