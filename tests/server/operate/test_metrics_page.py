@@ -127,7 +127,8 @@ async def test_a_page_of_two_agents_has_each_metric(workspace: Path) -> None:
 
 async def test_failed_authentications_count_by_scheme_and_cause(tmp_path: Path) -> None:
     async with server(tmp_path) as one:
-        for sent in ({}, {"Authorization": "Bearer wrong"}, {"X-API-Key": "wrong"}):
+        basic = {"Authorization": "Basic eDp3cm9uZw=="}
+        for sent in ({}, {"Authorization": "Bearer wrong"}, {"X-API-Key": "wrong"}, basic):
             async with one.http.get(f"{one.url}/a2a/rest/tasks", headers=sent) as response:
                 assert response.status == 401
         async with one.http.get(f"{one.url}/health") as response:  # not a failure
@@ -139,7 +140,8 @@ async def test_failed_authentications_count_by_scheme_and_cause(tmp_path: Path) 
         for k, v in page.samples["bridge_auth_failures_total"].items()
         if v
     }
-    assert found == {("bearer", "missing"): 1, ("bearer", "unknown"): 1, ("api_key", "unknown"): 1}
+    unknown = {(scheme, "unknown"): 1 for scheme in ("bearer", "api_key", "basic")}
+    assert found == {("bearer", "missing"): 1, **unknown}
 
 
 async def test_other_parts_report_their_facts(workspace: Path) -> None:
