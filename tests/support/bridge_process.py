@@ -16,6 +16,7 @@ from typing import Any
 from tests import CHECKOUT
 from tests.support.agent import PROGRAM
 from tests.support.chosen_store import settings_of
+from tests.support.forked_server import ForkedProcess, fork_server, may_fork
 from tests.support.log_lines import faults
 
 STARTS_WITHIN = 60.0  # seconds; one on a quiet machine
@@ -25,7 +26,7 @@ STOPS_WITHIN = 60.0
 class BridgeProcess:
     """A running `python -m bridge`. `url` is its address, `log` its stderr so far."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process | ForkedProcess) -> None:
         self.process = process
         self.url = ""
         self.token_file = Path()
@@ -154,17 +155,17 @@ async def bridge(
     beside their workspace. What the default allows is tested where that is the subject.
     """
     home, variables = environment(workspace, env)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "bridge",
-        *arguments,
-        cwd=cwd or home,
-        env=variables,
-        stdin=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    server = BridgeProcess(process)
+    if may_fork(variables):
+        server = BridgeProcess(await fork_server(arguments, cwd=cwd or home, env=variables))
+    else:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "bridge", *arguments),
+            cwd=cwd or home,
+            env=variables,
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        server = BridgeProcess(process)
     try:
         if ready:
             await server.listening()

@@ -200,7 +200,7 @@ class World:
 
     async def leave(self) -> int:
         """SIGTERM, or the end of stdin. Returns the exit status."""
-        stdin = self.server.process.stdin
+        stdin = getattr(self.server.process, "stdin", None)
         if stdin is None:
             return await self.server.stop()
         stdin.close()

@@ -8,6 +8,7 @@ import psutil
 
 from bridge.process.fork_server import NAME
 from bridge.process.spawn import LAUNCHER
+from tests.support import forked_server
 from tests.support.forked_command import PROGRAM
 
 
@@ -36,5 +37,5 @@ def _launches(process: psutil.Process) -> bool:
 
 def _runs_commands(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return process.cmdline()[-1:] == [PROGRAM]
+        return process.name() == forked_server.NAME or process.cmdline()[-1:] == [PROGRAM]
     return False
