@@ -350,6 +350,7 @@ BROUGHT_BY = {
     "opentelemetry": "opentelemetry-sdk",
     "multidict": "aiohttp",
     "prometheus_client": "prometheus-client",
+    "requests": "opentelemetry-exporter-otlp-proto-http",
     "yarl": "aiohttp",
 }
 

@@ -76,7 +76,7 @@ async def run(
 ) -> Outcome:
     """So many agents at once, each of which prints `rate` pieces per second. `before` gets the
     folder of the run before the server starts. `meanwhile` gets it and the address of the server,
-    and is cancelled at the end."""
+    and is cancelled at the end; its error is that of the run."""
     with tempfile.TemporaryDirectory(prefix="load-") as folder:
         workspace = Path(folder) / "workspace"
         workspace.mkdir()
@@ -110,6 +110,8 @@ async def run(
                 if also:
                     also.cancel()
                     await asyncio.wait([also])
+                    if not also.cancelled():
+                        also.result()
 
 
 async def _measure(
