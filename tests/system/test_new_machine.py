@@ -176,7 +176,7 @@ def _send_traces(host: Machine, beside: Neighbours) -> None:
 def _is_on_call(host: Machine) -> None:
     """The commands of the last section that need neither a systemd nor the id of a task."""
     text = PAGE.partition("\n## 8. ")[2]
-    commands = set(re.findall(r"`((?:GET|du|grep|team) [^`]+)`", text))
+    commands = set(re.findall(r"`((?:GET|du|grep|team cab) [^`]+)`", text))
     commands = {one for one in commands if not re.search(r"\bID\b", one)}
     assert len(commands) == 8
     for one in commands:
@@ -185,6 +185,9 @@ def _is_on_call(host: Machine) -> None:
             assert host.run(call) == "200", one
         else:
             host.run(f"{TEAM}\n{one}")
+    host.run("install -d -o cab-team /srv/other")  # the drop-in does not have it
+    symptom = "Read-only file system"
+    assert symptom in PAGE and symptom in team(host, "cab backup /srv/other/b || true")
 
 
 def _back_up_and_restore(host: Machine) -> None:
