@@ -1,9 +1,9 @@
 """The delay of 20 streams beside a client that does not read, by binding.
 
 `python -m scripts.benchmarks.bindings --slow-reader`. A server has 20 tasks of 50 small texts a
-second, whose clients read, and one of 50 large texts a second. In each second round, a client opens
-the stream of the latter, reads one item and then nothing, until the server disconnects it; in the
-next of these rounds it comes back with the last number that it has seen.
+second with clients that read, and one task of 50 large texts a second. In each second round, a
+client opens the stream of the latter, reads one item and then nothing, until the server disconnects
+it; in the next of these rounds it comes back with the last number that it has seen.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Delays:
 
 
 def script(seconds: float, size: int) -> Mapping[str, Any]:
-    """A message to a new context, whose task lasts about so many seconds."""
+    """A message to a new context. Its task lasts about so many seconds."""
     count, gap = int(PER_SECOND * seconds), 1_000_000 // PER_SECOND
     return {
         "messageId": uuid.uuid4().hex,
@@ -174,7 +174,7 @@ async def measured(agent: Agent, folder: Path, name: str, pairs: int = PAIRS) ->
 
 
 def _narrow_socket(address: Any) -> socket.socket:
-    """A socket with little room for what the client does not read."""
+    """A socket that holds few unread bytes."""
     made = socket.socket(*address[:3])
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL)
     return made

@@ -687,6 +687,8 @@ async def kill_streaming(world: World) -> int:
     world.run([*streaming(chance), died], "failed")
     for run in world.runs:
         world.watch(run)
+    for run in world.runs:  # so that the first kill meets streams on a slow machine, too
+        await run.known.wait()
     kills = await kill_now_and_then(world, chance.randrange(1, 5), 0.8)
     await world.finish()
     return kills

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc.aio
 from aiohttp import ClientSession, ClientTimeout, UnixConnector
 
 from tests.support.bindings import EnvelopeBinding, envelope, items_of, next_frame, numbered
 from tests.support.client import Json, RpcError
-from tests.support.grpc_client import GrpcError, connected
+from tests.support.grpc_client import GrpcClient, GrpcError
 from tests.support.redis_broker import RedisCaller
 
 EXTENSION = "urn:coding-agent-bridge:v1"
@@ -160,10 +161,11 @@ async def over_grpc(reach: Reach, method: str, params: Json, seen: int | None) -
     offered = {one["protocolBinding"]: one["url"] for one in card["supportedInterfaces"]}
     sent = {**reach.headers, **_parameters(seen)}
     metadata = {name.lower().replace("-", "_"): value for name, value in sent.items()}
-    options = NARROW if reach.narrow else []
-    async with connected(offered["GRPC"], options=options, **metadata) as client:
+    options = [("grpc.use_local_subchannel_pool", 1), *(NARROW if reach.narrow else [])]
+    async with grpc.aio.insecure_channel(offered["GRPC"], options) as channel:
         try:
-            async with aclosing(client.items(method, params)) as items:
+            items = GrpcClient(channel, **metadata).items(method, params)
+            async with aclosing(items):
                 async for item in items:
                     yield _numbered(item)
         except GrpcError as error:

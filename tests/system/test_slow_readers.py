@@ -64,7 +64,7 @@ async def test_a_parent_that_does_not_read_loses_nothing(
         if proxy:
             path = workspace.parent / "run/socket"
             path.parent.mkdir(mode=0o700)
-            own = {**env, "AGENT_ADAPTER": "jsonl", "BRIDGE_UNIX_SOCKET": str(path)}
+            own: Json = {**env, "AGENT_ADAPTER": "jsonl", "BRIDGE_UNIX_SOCKET": str(path)}
             server = await stack.enter_async_context(bridge(workspace, **own))
             arguments = ["--url", f"unix:{path}"]
         one = await stack.enter_async_context(unread(workspace, *arguments, **env))
