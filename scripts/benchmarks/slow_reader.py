@@ -63,6 +63,11 @@ class Delays:
         return statistics.median(self.beside) / statistics.median(self.alone)
 
     @property
+    def best(self) -> float:
+        """The ratio of the best rounds, in which other work of the machine counts least."""
+        return min(self.beside) / min(self.alone)
+
+    @property
     def grown(self) -> float:
         """MiB by which a slow client makes the memory grow in a round."""
         return statistics.median(self.grown_beside) - statistics.median(self.grown_alone)
@@ -217,7 +222,8 @@ def report(agent: Agent, folder: Path) -> None:
         print(
             f"{name:10} p99 {alone:6.1f} ms alone ({min(found.alone):.1f} to "
             f"{max(found.alone):.1f}), {beside:6.1f} ms beside a slow reader "
-            f"({min(found.beside):.1f} to {max(found.beside):.1f}): {found.ratio:.2f} x; "
+            f"({min(found.beside):.1f} to {max(found.beside):.1f}): {found.ratio:.2f} x, "
+            f"best rounds {found.best:.2f} x; "
             f"{found.grown:+.1f} MiB, disconnected {found.cuts} times, then {found.items} items",
             flush=True,
         )
