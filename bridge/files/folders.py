@@ -88,6 +88,14 @@ def replace_file(name: str, folder: int, text: str) -> None:
     os.fsync(folder)
 
 
+def remove_drafts(name: str, folder: int) -> None:
+    """Remove what crashes in replace_file() have left. Only for the one writer of the file. Raises
+    OSError."""
+    for found in os.listdir(folder):
+        if found.startswith(f"{name}."):
+            os.unlink(found, dir_fd=folder)
+
+
 def sync(path: Path) -> None:
     """Make a file, or the names in a folder, survive a power cut. Raises OSError."""
     with closing(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)) as fd:

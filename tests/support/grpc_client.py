@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -82,14 +82,11 @@ def to_json(message: Any) -> Json:
 
 @asynccontextmanager
 async def connected(
-    address: str | None,
-    credentials: Any = None,
-    options: Sequence[tuple[str, int]] = (),
-    **metadata: str,
+    address: str | None, credentials: Any = None, **metadata: str
 ) -> AsyncIterator[GrpcClient]:
-    """A client with a connection of its own. `options`: of the channel."""
+    """A client with a connection of its own."""
     assert address
-    options = [("grpc.use_local_subchannel_pool", 1), *options]
+    options = [("grpc.use_local_subchannel_pool", 1)]
     if credentials:
         channel = grpc.aio.secure_channel(address, credentials, options)
     else:

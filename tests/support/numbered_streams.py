@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import grpc.aio
 from aiohttp import ClientSession, ClientTimeout, UnixConnector
 
 from tests.support.bindings import EnvelopeBinding, envelope, items_of, next_frame, numbered
 from tests.support.client import Json, RpcError
-from tests.support.grpc_client import GrpcClient, GrpcError, connected
+from tests.support.grpc_client import GrpcClient, GrpcError
 from tests.support.redis_broker import RedisCaller
 
 EXTENSION = "urn:coding-agent-bridge:v1"
@@ -158,8 +159,9 @@ async def over_grpc(reach: Reach, method: str, params: Json, seen: int | None) -
     async with reach.http.get(f"{reach.url}/.well-known/agent-card.json") as response:
         card = await response.json()
     offered = {one["protocolBinding"]: one["url"] for one in card["supportedInterfaces"]}
-    options = NARROW if reach.narrow else []
-    async with connected(offered["GRPC"], options=options, **_metadata(reach.headers)) as client:
+    options = [("grpc.use_local_subchannel_pool", 1), *(NARROW if reach.narrow else [])]
+    async with grpc.aio.insecure_channel(offered["GRPC"], options) as channel:
+        client = GrpcClient(channel, **_metadata(reach.headers))
         async with aclosing(through_grpc(client, method, params, seen)) as items:
             async for item in items:
                 yield item

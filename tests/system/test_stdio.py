@@ -104,23 +104,23 @@ async def test_a_stream_can_be_stopped_and_the_end_of_stdin_ends_all(
 async def test_streams_continue_after_a_kill_of_the_server(workspace: Path, live: Liveness) -> None:
     """The parent starts the program again on the same folder, and comes back with the last numbers
     that it has seen: each item arrives once. Two starts of the program."""
-    folder, names = {"BRIDGE_STATE_DIR": str(workspace.parent / "state")}, "ab"
+    folder = str(workspace.parent / "state")
     seen = dict[str, list[tuple[int, Json]]]()
-    async with child(workspace, **folder) as server:
+    async with child(workspace, BRIDGE_STATE_DIR=folder) as server:
         binding = piped(server)
-        for number, name in enumerate(names):
+        for number, name in enumerate("ab"):
             script = f"text 1\nwait {live.path} {name}\nstatus 2\ntext 3"
             asked = streamed(number, script)
             _, queue = await binding.begin(asked["method"], asked["params"])
-            items = numbered(queue)
-            seen[name] = [await anext(items)]
+            stream = numbered(queue)
+            seen[name] = [await anext(stream)]
             while text_of(seen[name]) != "1":
-                seen[name].append(await anext(items))
+                seen[name].append(await anext(stream))
             await live.pid(name)
         server.process.kill()
         with pytest.raises(ConnectionError):
-            await anext(items)
-    async with child(workspace, **folder) as server:
+            await anext(stream)
+    async with child(workspace, BRIDGE_STATE_DIR=folder) as server:
         binding = piped(server)
         for name, items in seen.items():
             await live.release(name)

@@ -78,7 +78,8 @@ async def test_a_task_continues_after_the_end_of_its_parent(
     proxies, one of them through a Unix socket, with the token of `auth login`."""
     path = workspace.parent / "run/socket"
     path.parent.mkdir(mode=0o700)
-    env = {**scripted(workspace), **GRACE, "BRIDGE_UNIX_SOCKET": str(path), "BRIDGE_TOKEN": TOKEN}
+    env = {**scripted(workspace), **GRACE}
+    env |= {"BRIDGE_UNIX_SOCKET": str(path), "BRIDGE_TOKEN": TOKEN}
     async with bridge(workspace, **env) as server:
         client = Client(http, server.url, headers={"Authorization": f"Bearer {TOKEN}"})
         stored = workspace.parent / "home/.config/coding-agent-bridge/credentials.json"

@@ -6,10 +6,11 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Container
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bridge.files.folders import closing, open_folder, replace_file
+from bridge.files.folders import closing, open_folder, remove_drafts, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ class LastUse:
         self._writing: asyncio.Future[None] | None = None
         if folder:
             self._days = _read(folder / NAME)
+            with suppress(OSError), closing(open_folder(folder)) as fd:
+                remove_drafts(NAME, fd)
 
     def of(self, name: str) -> str | None:
         """The day (UTC) as YYYY-MM-DD."""

@@ -314,10 +314,12 @@ class Connection(web.RequestHandler):
         if tcp is None:
             return
         if self._reads_too_slowly(tcp, now):
+            if self._stalled and self._stalled.is_set():  # it does not read the reason, either
+                return self.abort()
             self._server.tally.cut += 1
             facts = {"event": "stream.cut", "peer": self.peer, "cause": "slow"}
             log.info("a client does not read its answer", extra=facts)
-            if self._stalled and not self._stalled.is_set():
+            if self._stalled:
                 self._stalled.set()
             else:
                 self.abort()

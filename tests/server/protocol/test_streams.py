@@ -348,7 +348,7 @@ async def test_a_client_that_never_reads_slows_no_other_client_and_is_cut_off(
 ) -> None:
     """One over TCP, and one over a Unix socket."""
     path = Path(live.path).with_name("server")
-    stall = {"bridge_stall_timeout_ms": 500, "bridge_unix_socket": str(path)}
+    stall: Json = {"bridge_stall_timeout_ms": 500, "bridge_unix_socket": str(path)}
     async with serving(workspace, **stall) as server:
         client = server.client("1.0")
         script = f"wait {live.path} agent\n" + "repeat 1000000 x\n" * 12 + "done"

@@ -20,6 +20,7 @@ from bridge.auth.principal import Token, digest
 from tests.support.bindings import EnvelopeBinding, numbered, over_websocket
 from tests.support.client import Json, RpcError, state
 from tests.support.liveness import Liveness
+from tests.support.prometheus import page_of
 from tests.support.rest import message
 from tests.support.served import Server, serving
 
@@ -412,7 +413,7 @@ async def opened(server: Server, text: str) -> tuple[asyncio.StreamReader, async
 
 
 async def test_a_client_that_reads_nothing_is_disconnected(server: Server) -> None:
-    """Takes two stalls: one to find out, one until the connection is aborted."""
+    """Takes two stalls: one to find out, one until the connection is aborted. It counts once."""
     _, writer = await opened(server, BULK)
     raw = writer.get_extra_info("socket")
     async with asyncio.timeout(WITHIN):
@@ -420,6 +421,8 @@ async def test_a_client_that_reads_nothing_is_disconnected(server: Server) -> No
             async with server.http.get(f"{server.url}/health") as response:
                 assert response.status == 200
     writer.close()
+    page = await page_of(server.http, server.url)
+    assert page.value("bridge_slow_readers_cut_total", binding="http") == 1
 
 
 @pytest.mark.soak

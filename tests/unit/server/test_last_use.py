@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 from bridge.server.operate.last_use import NAME, LastUse
@@ -21,5 +22,8 @@ async def test_the_day_survives_a_restart_and_unknown_names_do_not_count(tmp_pat
 
 
 async def test_a_damaged_file_is_no_error(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_text("[1]")
+    """What a crash has left beside it goes."""
+    for name in (NAME, f"{NAME}.2bde8e1069c23ab7"):
+        (tmp_path / name).write_text("[1]")
     assert LastUse(tmp_path, lambda: {"anna"}).of("anna") is None
+    assert os.listdir(tmp_path) == [NAME]
