@@ -24,7 +24,6 @@ from tests.support.stdio_server import (
     streamed,
 )
 
-TOKEN = "x" * 20
 GRACE = {"BRIDGE_ON_DISCONNECT": "cancel", "BRIDGE_DISCONNECT_GRACE_MS": "100"}
 
 
@@ -75,15 +74,12 @@ async def test_a_task_continues_after_the_end_of_its_parent(
     workspace: Path, live: Liveness, http: aiohttp.ClientSession
 ) -> None:
     """Also if the server cancels the tasks of clients that leave. A start of a server and of two
-    proxies, one of them through a Unix socket, with the token of `auth login`."""
+    proxies, one of them through a Unix socket."""
     path = workspace.parent / "run/socket"
     path.parent.mkdir(mode=0o700)
-    env = {**scripted(workspace), **GRACE}
-    env |= {"BRIDGE_UNIX_SOCKET": str(path), "BRIDGE_TOKEN": TOKEN}
+    env = {**scripted(workspace), **GRACE, "BRIDGE_UNIX_SOCKET": str(path)}
     async with bridge(workspace, **env) as server:
-        client = Client(http, server.url, headers={"Authorization": f"Bearer {TOKEN}"})
-        stored = workspace.parent / "home/.config/coding-agent-bridge/credentials.json"
-        CredentialStore(stored).save({f"unix:{path}": TOKEN, server.url: TOKEN})
+        client = Client(http, server.url)
         async with child(workspace, "--url", f"unix:{path}", "--agent", "jsonl") as proxy:
             proxy.send(streamed(1, f"text a\nwait {live.path} kept"))
             kept = (await proxy.next())["result"]["task"]["id"]
@@ -128,8 +124,12 @@ def test_a_proxy_without_a_server_ends_before_the_first_frame(
 
 
 async def test_a_server_that_does_not_answer_is_an_error_of_the_request(workspace: Path) -> None:
-    """The stream has its end, and the proxy lives on. A start of the program."""
-    async with child(workspace, "--url", "http://127.0.0.1:9") as proxy:
+    """The stream has its end, and the proxy lives on, also with a token of `auth login` for a Unix
+    socket. A start of the program."""
+    address = f"unix:{workspace.parent}/none"
+    stored = workspace.parent / "home/.config/coding-agent-bridge/credentials.json"
+    CredentialStore(stored).save({address: "x" * 20})
+    async with child(workspace, "--url", address) as proxy:
         proxy.send(request(1, "ListTasks"), streamed(2, "text a"))
         frames = [await proxy.next() for _ in range(3)]
         reasons = {f["id"]: f["error"]["data"][0]["reason"] for f in frames if "error" in f}
