@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import json
 import os
 import resource
@@ -42,7 +43,7 @@ def serve(order, files):
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, 1024)
-    sys.argv = ["bridge", *order["arguments"]]
+    sys.argv = [bridge.__path__[0] + "/__main__.py", *order["arguments"]]
     try:
         return main(order["arguments"])
     except SystemExit as end:
@@ -96,6 +97,7 @@ class ForkedProcess:
 
     async def _end(self, ends: StreamReader) -> int:
         line = await ends.readline()
+        await ends.read()  # the end of the pipe, which closes it
         self.returncode = int(line) if line else -signal.SIGKILL  # its parent was killed with it
         return self.returncode
 
@@ -105,7 +107,8 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         if self.returncode is not None:
             raise ProcessLookupError
-        os.kill(self.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # as with a zombie: it has just ended
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
