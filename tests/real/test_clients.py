@@ -91,7 +91,7 @@ def _param(client: A2AClient, soak: bool) -> Any:
     return pytest.param(client, id=client.name, marks=marks + [pytest.mark.soak] * soak)
 
 
-@each(CLIENTS)
+@each(CLIENTS, "langgraph")
 async def test_a_conversation_is_shown_as_the_matrix_says(
     client: A2AClient, tmp_path: Path
 ) -> None:
@@ -163,7 +163,7 @@ async def test_rules_answer_for_clients_that_cannot(client: A2AClient, tmp_path:
     assert "input-required" not in shown
 
 
-@each([client for client in CLIENTS if not client.reads_both], "gemini")
+@each([client for client in CLIENTS if not client.reads_both], "gemini", "langgraph")
 async def test_a_card_of_the_other_version_excludes_the_client(
     client: A2AClient, tmp_path: Path
 ) -> None:

@@ -61,9 +61,7 @@ async def answered(real: Real, model: Any) -> None:
 @pytest.mark.parametrize(
     "client",
     [
-        pytest.param(
-            one, id=one.name, marks=[pytest.mark.soak] * (one.name not in ("claude-code", "codex"))
-        )
+        pytest.param(one, id=one.name, marks=[pytest.mark.soak] * (one.name != "claude-code"))
         for one in MCP_CLIENTS
     ],
 )

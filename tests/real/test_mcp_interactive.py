@@ -155,6 +155,7 @@ def asks(answer: str) -> Json:
     return CLIENT.tool("delegate", prompt=prompt)
 
 
+@pytest.mark.soak
 async def test_a_form_survives_a_crash_and_the_result_wakes_the_model(tmp_path: Path) -> None:
     """Two CLIs are started, and the server twice: about ten seconds."""
     steps = (CLIENT.tool("list_agents"), asks("the inner answer"), "I wait now", "I was woken")

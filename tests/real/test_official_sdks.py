@@ -107,6 +107,7 @@ async def test_errors(real: RealClaudeCode, sdk: str) -> None:
     assert seen == {"unknownTask": "TaskNotFoundError", "finishedTask": "UnsupportedOperationError"}
 
 
+@pytest.mark.soak
 async def test_a_silent_task_outlasts_the_clients_own_time_limit(
     real: RealClaudeCode,
 ) -> None:

@@ -136,7 +136,8 @@ async def test_the_command_of_the_banner_works_as_it_stands(
     settings: Any = {"AGENT_ADAPTER": "jsonl", "AGENT_BINARY": agent(tmp_path)}
     async with bridge(workspace, **settings) as server:
         await server.logged("}}'\n")
-        command = server.log[server.log.index("curl -N") :]
+        printed = server.log[server.log.index("curl -N") :].partition("}}'\n")
+        command = "".join(printed[:2])  # a line of the log may follow
         process = await asyncio.create_subprocess_shell(command, stdout=asyncio.subprocess.PIPE)
         async with asyncio.timeout(WITHIN):
             out, _ = await process.communicate()

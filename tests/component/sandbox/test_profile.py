@@ -283,7 +283,7 @@ python3 -m pytest -q test_it.py | tail -1 | cut -c1-8
         ("git", GIT, "second\nfirst\n"),
         ("npm", NPM, "tiny\nown\n"),
         ("node", NODE, "1\n2\n"),
-        ("python3", PIP, "1\nown\n"),
+        pytest.param("python3", PIP, "1\nown\n", marks=pytest.mark.soak),
         ("python3", POOL, "3\n"),
         ("pytest", TESTS, "1 passed\n"),
     ],

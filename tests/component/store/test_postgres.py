@@ -301,8 +301,9 @@ async def test_a_rejection_without_an_answer_stays_a_rejection(
         assert await store.head("u") is None
 
 
+@pytest.mark.parametrize("crashes", [1, pytest.param(3, marks=pytest.mark.soak)])
 async def test_crashes_of_the_database_lose_and_repeat_nothing(
-    database: Postgres, postgres_url: str
+    database: Postgres, postgres_url: str, crashes: int
 ) -> None:
     """Takes seconds, because the server recovers at each start."""
     if not database.restarts:
@@ -326,7 +327,7 @@ async def test_crashes_of_the_database_lose_and_repeat_nothing(
                 problems.add(bool(store.problem))
 
         loading = asyncio.create_task(load())
-        for crash in range(2):
+        for crash in range(crashes):
             seen = len(outcomes)
             await until(lambda seen=seen: len(outcomes) > seen + 100)  # type: ignore[misc]
             await asyncio.to_thread(database.crash)

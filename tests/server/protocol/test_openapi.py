@@ -537,7 +537,7 @@ SCHEMA = schemathesis.openapi.from_dict(
             "generation": {
                 "deterministic": True,
                 "database": "none",
-                "max-examples": 25,
+                "max-examples": 10,
                 # Unknown parameters are ignored like unknown members (§5.7).
                 "allow-extra-parameters": False,
                 # The token is the test's; that nothing is answered without it is a check.

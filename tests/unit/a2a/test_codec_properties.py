@@ -49,7 +49,7 @@ from tests.support.wire import WIRES, UpdateSeen, Wire
 
 settings.register_profile(
     "codecs",
-    max_examples=150,
+    max_examples=60,
     deadline=None,
     derandomize=True,  # a failure in CI is the same failure here
     database=None,
@@ -58,7 +58,7 @@ settings.register_profile(
 settings.load_profile("codecs")
 
 NEW, OLD = WIRES
-few = settings(max_examples=50)  # of what is made of things that have properties of their own
+few = settings(max_examples=30)  # of what is made of things that have properties of their own
 told = shapes.plain_json
 each_version = each("wire", WIRES, ids=lambda wire: str(wire.version))
 
