@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
+from itertools import accumulate, product
 from typing import Any
 
 from prometheus_client import (
@@ -16,11 +17,13 @@ from prometheus_client import (
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     InfoMetricFamily,
     Metric,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from bridge.telemetry.metrics.catalog import (
     CATALOG,
@@ -41,8 +44,7 @@ Reading = tuple[str, tuple[str, ...], float]
 """A value: the name of its family in the catalog, the values of its labels, and the value. The
 value of an info is 1."""
 Read = Callable[[], Iterable[Reading]]
-Add = Callable[[], None]
-Observe = Callable[[float], None]
+REQUESTS, REQUEST_TIMES = "bridge_requests", "bridge_request_duration_seconds"
 
 
 class Exposition:
@@ -56,13 +58,19 @@ class Exposition:
     def __init__(self, read: Read) -> None:
         self._registry = CollectorRegistry()
         self._made = {
-            one.name: _MAKE[one.kind](self._registry, one) for one in CATALOG if not one.read
+            one.name: _MAKE[one.kind](self._registry, one)
+            for one in CATALOG
+            if not one.read and one.name not in (REQUESTS, REQUEST_TIMES)
         }
         self._registry.register(_Readings(read))
         ProcessCollector(registry=self._registry)
         self._models: set[str] = set()
-        self._requests: dict[tuple[str, str, str, str], tuple[Add, Observe]] = {}
-        self.committed: Observe = self.family("bridge_journal_commit_seconds").observe
+        requests = _Requests()
+        self._registry.register(requests)
+        self.answered = requests.answered
+        self.committed: Callable[[float], None] = self.family(
+            "bridge_journal_commit_seconds"
+        ).observe
 
     def page(self) -> bytes:
         """The text form, version 0.0.4."""
@@ -83,17 +91,6 @@ class Exposition:
             return OTHER
         self._models.add(name)
         return name
-
-    def answered(self, names: tuple[str, str, str, str], seconds: float) -> None:
-        """See RequestSink."""
-        found = self._requests.get(names)
-        if found is None:
-            count = self.family("bridge_requests").labels(*names)
-            times = self.family("bridge_request_duration_seconds").labels(*names[:2])
-            found = self._requests[names] = count.inc, times.observe
-        add, observe = found
-        add()
-        observe(seconds)
 
 
 class Children(dict[tuple[str, ...], Any]):
@@ -156,6 +153,39 @@ class AgentChildren:
         for kind, count in tokens:
             self._tokens[label, kind].inc(count)
         self._costs[label,].inc(max(cost, 0.0))
+
+
+class _Requests(Collector):
+    """The number and the times of requests: a RequestSink. The counters of the library take four
+    times as long, for each request 2 % of the time of a GetTask. Used by the event loop only."""
+
+    def __init__(self) -> None:
+        self._bounds = FAMILIES[REQUEST_TIMES].buckets
+        self._counts: dict[tuple[str, str, str, str], int] = {}
+        self._times: dict[tuple[str, ...], list[float]] = {}  # by bucket, and their sum
+
+    def answered(self, names: tuple[str, str, str, str], seconds: float) -> None:
+        """See RequestSink."""
+        self._counts[names] = self._counts.get(names, 0) + 1
+        times = self._times.get(names[:2])
+        if times is None:
+            times = self._times[names[:2]] = [0] * (len(self._bounds) + 2)
+        times[bisect_left(self._bounds, seconds)] += 1
+        times[-1] += seconds
+
+    def collect(self) -> Iterator[Metric]:
+        one = FAMILIES[REQUESTS]
+        counter = CounterMetricFamily(one.name, one.help, labels=one.labels)
+        for names, count in self._counts.items():
+            counter.add_metric(names, count)
+        yield counter
+        one = FAMILIES[REQUEST_TIMES]
+        histogram = HistogramMetricFamily(one.name, one.help, labels=one.labels)
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        for labels, (*counts, total) in self._times.items():
+            buckets = [*zip(bounds, accumulate(counts), strict=True)]
+            histogram.add_metric(labels, buckets, total)
+        yield histogram
 
 
 class _Readings(Collector):
