@@ -28,7 +28,7 @@ def keep_secret(home: Path) -> None:
 @needs_landlock
 @pytest.mark.real
 @pytest.mark.timeout(120)
-@each(CLIS, "claude-code", "codex", "copilot")
+@each(CLIS, "claude-code", "codex")
 async def test_a_real_cli_works_inside_and_does_not_get_out(cli: Cli, tmp_path: Path) -> None:
     """Each CLI works with the default settings; its commands change no file outside of its
     workspace, and read no credentials. A start takes seconds: the soak tier has the other CLIs."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bridge.cli.client.arguments import BUILDERS
 from tests.support import client_compliance
 from tests.support.client_transcripts import DOCUMENT, reading, with_transcripts
 from tests.support.documents import with_compliance
 
 
+@pytest.mark.soak
 async def test_each_transcript_is_what_its_command_prints(tmp_path: Path) -> None:
     """Six seconds: forty commands, three of them at a terminal."""
     page = DOCUMENT.read_text("utf-8")

@@ -175,6 +175,7 @@ async def test_the_print_mode_adapter_of_the_documents_works(
     assert artifact_text(task) == "-p --resume=s1: more"
 
 
+@pytest.mark.soak
 def test_an_adapter_of_another_distribution_passes_the_kit(distribution: Path) -> None:
     """By pytest, outside of the checkout, in a process of its own: that takes a second."""
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(distribution)]

@@ -92,7 +92,7 @@ async def test_each_line_is_json_and_the_id_of_a_request_is_in_all_places(worksp
     assert "not-the-token" not in log and TOKEN not in log and "Shall I" not in log
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", [pytest.param("text", marks=pytest.mark.soak), "json"])
 def test_journald_gets_the_priority_of_each_line(workspace: Path, form: str) -> None:
     """A shell sets JOURNAL_STREAM to its own stderr, as systemd does, and then ends the start."""
     home, variables = environment(workspace, {"LOG_FORMAT": form, "BRIDGE_SANDBOX": "auto"})

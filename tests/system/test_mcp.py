@@ -42,6 +42,7 @@ async def test_the_default_server_delegates_to_a_recording(
         assert shown(polled["result"])["text"].startswith("Done:")
 
 
+@pytest.mark.soak
 async def test_a_task_survives_a_crash_between_two_polls(
     place: Place,
     live: Liveness,

@@ -127,6 +127,7 @@ async def test_a_form_is_withdrawn_and_comes_again_after_a_restart(
             assert len(await client.tasks(modern=False)) == 1
 
 
+@pytest.mark.soak
 async def test_an_orderly_restart_ends_a_call_with_the_handle(
     place: Place, home: Home, live: Liveness
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from bridge.client.credentials import CredentialStore
 from tests.support.bridge_process import bridge, scripted
@@ -115,6 +116,7 @@ async def test_a_task_continues_after_the_end_of_its_parent(
         (["--url", "nonsense"], 2, b"not an http"),
     ],
 )
+@pytest.mark.soak
 def test_a_proxy_without_a_server_ends_before_the_first_frame(
     workspace: Path, flags: list[str], status: int, said: bytes
 ) -> None:

@@ -63,6 +63,7 @@ def test_the_soak_tier_runs_only_if_it_is_asked_for(tmp_path: Path) -> None:
     assert lines[-2:] == ["default not run (scripts/test)", "soak    0 passed, 1 failed, 0 skipped"]
 
 
+@pytest.mark.soak
 def test_a_missing_program_fails_ci_and_no_other_skip_does(tmp_path: Path) -> None:
     """With a process of pytest-xdist, as in CI."""
     code, lines = run(tmp_path, "-n", "1", CI="true")

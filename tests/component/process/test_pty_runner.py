@@ -124,6 +124,7 @@ def test_who_inherits_the_streams_does_not_keep_it(driven: Driven) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.soak
 def test_an_endless_line_is_reported_in_pieces(driven: Driven) -> None:
     count = pty_runner.LONGEST_LINE
     driven.shell(f"head -c {count} /dev/zero | sed 's/\\x00/\\xc3\\xa4/g'")

@@ -649,6 +649,7 @@ async def test_two_thousand_streams_at_once_are_not_a_flood(tmp_path: Path) -> N
 # --- the log -----------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 async def test_clients_that_speak_no_http_do_not_fill_the_log(
     server: BridgeProcess, client: Client
 ) -> None:

@@ -183,6 +183,7 @@ def shapes() -> Iterator[Any]:
 
 
 @each("rows", list(shapes()))
+@pytest.mark.soak
 def test_no_member_of_a_recorded_line_is_relied_upon_blindly(rows: list[Json]) -> None:
     """The line comes where it came, with every member missing or of another kind."""
     *before, last = rows
