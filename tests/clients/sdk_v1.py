@@ -16,7 +16,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from uuid import uuid4
 
 import grpc
@@ -232,12 +232,14 @@ async def resubscribe(base_url: str) -> Report:
     # The second client starts first: on a busy machine its start takes seconds.
     async with connect(base_url, streaming=True) as client:
         async with connect(base_url, streaming=True) as first:
-            async for event in first.send_message(user_message(prompt())):
-                dropped.add(event)
-                if dropped.kinds[-1] == "artifact":
-                    break
-            else:
-                raise RuntimeError(f"the stream ended without an artifact: {dropped.kinds}")
+            # A stream that is left open may delay the end of its connection.
+            async with aclosing(first.send_message(user_message(prompt()))) as events:
+                async for event in events:
+                    dropped.add(event)
+                    if dropped.kinds[-1] == "artifact":
+                        break
+                else:
+                    raise RuntimeError(f"the stream ended without an artifact: {dropped.kinds}")
         await resumed.read(client.subscribe(SubscribeToTaskRequest(id=dropped.task_id)))
         task = await client.get_task(GetTaskRequest(id=dropped.task_id))
     return {

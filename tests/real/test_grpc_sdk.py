@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,13 @@ async def test_all_scenarios(workspace: Path, live: Liveness, sdk: str) -> None:
     async with bridge(workspace, **env, BRIDGE_MAX_TEXT_BYTES="100000") as server:
         plays = [play(server.url, sdk, name, one, "yes", TOKEN) for name, one in scripts.items()]
         playing = asyncio.gather(*plays)
-        await server.logged("subscribe was answered")
+        subscribed = asyncio.create_task(server.logged("subscribe was answered"))
+        waits: list[asyncio.Future[Any]] = [subscribed, playing]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if playing.done():  # a client has failed: say how
+            subscribed.cancel()
+            await playing
+        await subscribed
         await live.release("agent")
         seen = dict(zip(scripts, await playing, strict=True))
     assert (seen["send"]["state"], seen["send"]["text"]) == ("completed", "hi")

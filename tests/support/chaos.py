@@ -570,7 +570,7 @@ async def children(world: World) -> int:
     born = [["child", kind] for kind in chance.sample(KINDS, chance.randrange(1, 7))]
     late = [["late"]] if chance.random() < 0.5 else []
     canceled = world.run([*born, *late, ["text", 5], ["silence"]], "canceled")
-    talks = [*born, ["text", 5, 20, 20], ["text", 500, 5, 20], ["silence"]]
+    talks: Steps = [*born, ["text", 5, 20, 20], ["text", 500, 5, 20], ["silence"]]
     again = world.run(talks, "canceled")
     world.run([*born, ["text", 5]])
     world.run([*born, ["text", 5], ["kill"]], "failed")
