@@ -24,7 +24,7 @@ from pathlib import Path
 from tests import CHECKOUT
 
 PROGRAM = """
-import ctypes, gc, json, os, resource, select, signal, socket, sys
+import contextlib, ctypes, gc, json, os, resource, select, signal, socket, sys
 import bridge.server.lifecycle.serve
 from bridge.cli.main import main
 
@@ -61,7 +61,8 @@ while True:
             pid, told = running.pop(ready)
             os.close(ready)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            os.write(told, b"%d\\n" % status)
+            with contextlib.suppress(BrokenPipeError):  # the test has ended before its server
+                os.write(told, b"%d\\n" % status)
             os.close(told)
             continue
         data, files, _, _ = socket.recv_fds(ORDERS, 2**20, 4)
@@ -71,7 +72,8 @@ while True:
         pid = os.fork()
         if pid == 0:
             os._exit(serve(json.loads(data), own) or 0)
-        os.write(told, b"%d\\n" % pid)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(told, b"%d\\n" % pid)
         running[os.pidfd_open(pid)] = pid, told
         for file in own:
             os.close(file)
@@ -98,7 +100,9 @@ class ForkedProcess:
     async def _end(self, ends: StreamReader) -> int:
         line = await ends.readline()
         await ends.read()  # the end of the pipe, which closes it
-        self.returncode = int(line) if line else -signal.SIGKILL  # its parent was killed with it
+        self.returncode = (
+            int(line) if line else -signal.SIGKILL
+        )  # the forking process was killed, too
         return self.returncode
 
     async def wait(self) -> int:

@@ -33,7 +33,7 @@ class Reach:
     """How clients reach a server, which may change with a restart. `url`: of its HTTP port, "" for
     a server without a listener; `headers`: of each request, with the credentials; `socket`: its
     Unix socket; `pipes`: to the server without a listener, or to a proxy; `redis`: for requests
-    through Redis. `narrow`: the clients have little room for what they do not read."""
+    through Redis. `narrow`: the receive buffers of the clients are small."""
 
     http: ClientSession
     url: str = ""

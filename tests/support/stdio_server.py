@@ -116,7 +116,7 @@ def refused(workspace: Path, *arguments: str) -> subprocess.CompletedProcess[byt
 
 @asynccontextmanager
 async def unread(workspace: Path, *arguments: str, **env: str) -> AsyncIterator[Unread]:
-    """A server, or a proxy, whose answers nobody reads until `frames` is called."""
+    """A server or a proxy. Its answers wait in the pipe until a test calls `frames`."""
     home, variables = settings(workspace, **env)
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(

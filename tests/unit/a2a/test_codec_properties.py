@@ -58,7 +58,7 @@ settings.register_profile(
 settings.load_profile("codecs")
 
 NEW, OLD = WIRES
-few = settings(max_examples=30)  # of what is made of things that have properties of their own
+few = settings(max_examples=30)  # for values composed of others that this file also tests
 told = shapes.plain_json
 each_version = each("wire", WIRES, ids=lambda wire: str(wire.version))
 
