@@ -15,7 +15,7 @@ from tests.support.served import serving
 
 PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
 FOLDER = CHECKOUT / "tests/clients/js-v1"
-WITHIN = 45.0  # seconds
+WITHIN = 60.0  # seconds
 
 
 @pytest.mark.real

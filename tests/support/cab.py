@@ -17,7 +17,7 @@ from typing import Any
 from tests import CHECKOUT
 from tests.support.forked_command import run_forked
 
-WITHIN = 40.0  # seconds that a command may take
+WITHIN = 60.0  # seconds that a command may take
 COMMAND = (sys.executable, "-P", "-m", "bridge")
 
 

@@ -23,7 +23,7 @@ from bridge.task.events import (
     Thought,
 )
 
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 class Echo(Adapter):

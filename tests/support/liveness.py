@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-WITHIN = 45.0  # seconds that any one wait may take
+WITHIN = 60.0  # seconds that any one wait may take
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 MODERN = "2026-07-28"
 TASKS = "io.modelcontextprotocol/tasks"
 NAMED = {"tools/call": "name", "resources/read": "uri"}
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 class McpError(Exception):

@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.cab import Cab
 from tests.support.mcp import MODERN, TASKS, Json, McpError, shown
 
-WITHIN = 45.0  # seconds that any one answer may take
+WITHIN = 60.0  # seconds that any one answer may take
 
 
 class StdioMcp:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-WITHIN = 10.0
+WITHIN = 60.0
 
 
 Behaviour = Callable[[web.Request], Awaitable[web.StreamResponse]]

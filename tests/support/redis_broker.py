@@ -22,7 +22,7 @@ from bridge.auth.principal import Token, digest
 from tests.support import programs
 from tests.support.client import Json, RpcError
 
-WITHIN = 30.0  # seconds for a start, and for an answer
+WITHIN = 60.0  # seconds for a start, and for an answer
 
 
 def token(**more: Any) -> Token:

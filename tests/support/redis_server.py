@@ -17,7 +17,7 @@ import redis
 from tests.support import programs
 from tests.support.free_port import free_port
 
-WITHIN = 20.0  # seconds for a start
+WITHIN = 60.0  # seconds for a start
 PASSWORD = "pass-word-of-redis"
 
 

@@ -18,7 +18,7 @@ from bridge.process.procfs import MARKER
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.client import Client, Json, RpcError, artifact_text, state
 
-WITHIN = 45.0  # seconds
+WITHIN = 60.0  # seconds
 
 
 class Place:

@@ -26,7 +26,7 @@ from tests.support import programs
 from tests.support.free_port import free_port
 
 TOOLS = CHECKOUT / ".venvs/tools"
-WITHIN = 30.0  # seconds for a start and a stop
+WITHIN = 60.0  # seconds for a start and a stop
 NONE: Mapping[str, str] = {}
 
 

@@ -14,7 +14,7 @@ from bridge.process.line_splitter import LongLine
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool, prepare
 
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 LIMIT = 2**20  # bytes of a line

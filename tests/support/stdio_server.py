@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support.bridge_process import environment, scripted
 
-WITHIN = 30.0  # seconds
+WITHIN = 60.0  # seconds
 SERVE = (sys.executable, "-m", "bridge", "stdio", "--a2a-version", "1.0")
 Json = dict[str, Any]
 

@@ -22,7 +22,7 @@ from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task
 from bridge.telemetry.audit import NO_AUDIT
 
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 NOW = datetime.now(UTC)

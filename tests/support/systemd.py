@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-WITHIN = 30.0  # seconds for each notification
+WITHIN = 60.0  # seconds for each notification
 
 
 class NotifySocket:

@@ -32,7 +32,7 @@ from bridge.workspace.paths import Workspaces
 from tests.support.agent import PROGRAM
 from tests.support.children import children
 
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 class Bridge:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pexpect
 import pyte
 
-WITHIN = 30.0  # seconds that any one wait may take
+WITHIN = 60.0  # seconds that any one wait may take
 # What the client itself may write: erase, move, colours, the cursor and bracketed paste.
 OWN = re.compile(rb"\x1b\[(?:\d*[AK]|[\d;]*m|\?25[lh]|\?2004[lh])|\r")
 

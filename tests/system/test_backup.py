@@ -31,7 +31,7 @@ from tests.support.real_claude_code import reason
 from tests.support.restart import Place, finished, kill
 from tests.support.servers import on_postgres
 
-WITHIN = 45.0  # seconds
+WITHIN = 60.0  # seconds
 NEWEST_SCHEMA = 5
 
 

@@ -27,7 +27,7 @@ from tests.support.client import Client, artifact_text, said, state
 from tests.support.command_line import agent, refusal, run
 from tests.support.liveness import Liveness
 
-WITHIN = 45.0
+WITHIN = 60.0
 
 
 # --- what ends at once -------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tests.support.liveness import Liveness
 from tests.support.rest import message
 from tests.support.restart import Place, kill
 
-WITHIN = 45.0  # seconds
+WITHIN = 60.0  # seconds
 
 
 def port_of(server: BridgeProcess) -> str:

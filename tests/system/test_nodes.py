@@ -21,7 +21,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.restart import Place, asking, finished, heard, kill
 from tests.support.servers import on_postgres
 
-WITHIN = 45.0  # seconds
+WITHIN = 60.0  # seconds
 NOW = {"configuration": {"returnImmediately": True}}
 MARKERS = [f"m{number} " for number in range(400)]
 Node = tuple[BridgeProcess, Client]

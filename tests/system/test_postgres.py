@@ -25,7 +25,7 @@ from tests.support.refusals import refused
 from tests.support.restart import Place, finished, heard
 from tests.support.servers import Postgres, on_postgres
 
-WITHIN = 45.0  # seconds
+WITHIN = 60.0  # seconds
 AWAY = "postgresql://me:pa55word@127.0.0.1:1/bridge"
 
 

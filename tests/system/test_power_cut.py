@@ -42,7 +42,7 @@ from tests.support.durable_writer import (
 )
 from tests.support.lossy_fs import CANNOT, PAGE, LossyDisk, unmount
 
-WITHIN = 20.0  # seconds for anything that is waited for
+WITHIN = 60.0  # seconds for anything that is waited for
 SOUND = [("ok",)]
 
 

@@ -37,7 +37,7 @@ from tests.support.liveness import Liveness
 from tests.support.receivers import Receiver, receiving
 from tests.support.restart import Place, asking, finished, heard, kill
 
-WITHIN = 45.0  # seconds
+WITHIN = 60.0  # seconds
 
 
 def unique() -> str:

@@ -29,7 +29,7 @@ from tests.support.stdio_server import (
     unread,
 )
 
-WITHIN = 30.0  # seconds
+WITHIN = 60.0  # seconds
 NODE = CHECKOUT / ".venvs/node/bin/node"  # of scripts/install
 
 PARENT = """

@@ -34,7 +34,7 @@ from tests.support.children import children
 from tests.support.liveness import Liveness, listening
 from tests.support.misbehaving import PROGRAM
 
-WITHIN = 15.0
+WITHIN = 60.0
 LIMITS = ProcessLimits(2**20)
 NO_LIMITS: Mapping[str, str] = {}  # of the control group
 Lines = list[bytes | LongLine]

@@ -20,7 +20,7 @@ from bridge.process.cgroup import PREFIX, Cgroup
 from tests import CHECKOUT
 from tests.support.cases import each
 
-WITHIN = 20.0
+WITHIN = 60.0
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from bridge.process.spawn import Start, start_child
 from tests import CHECKOUT
 
 pytestmark = pytest.mark.skipif(home() is None, reason="no control groups of version 2")
-WITHIN = 20.0
+WITHIN = 60.0
 SLEEP = ["/bin/sleep", "1000"]
 
 

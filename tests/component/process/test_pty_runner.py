@@ -15,7 +15,7 @@ import pytest
 from bridge.process import pty_runner
 
 Json = dict[str, Any]
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 class Driven:

@@ -18,7 +18,7 @@ from tests.support.bridge_process import bridge
 from tests.support.client import Client, artifact_text, said, state, states
 from tests.support.command_line import refusal, run
 
-WITHIN = 20.0
+WITHIN = 60.0
 Line = tuple[str, Any]
 PROMPT: Line = ("in", {"type": "prompt", "text": "recorded"})
 TURN: list[Line] = [

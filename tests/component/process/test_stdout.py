@@ -27,7 +27,7 @@ from bridge.process.spool import Spool, exit_code
 from tests import CHECKOUT
 from tests.support.spools import Children, ended
 
-WITHIN = 20.0
+WITHIN = 60.0
 PIPE = 64 * 1024  # bytes that a pipe holds
 pytestmark = pytest.mark.skipif(not LAUNCHES, reason="sessions end with the server here")
 

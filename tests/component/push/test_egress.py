@@ -36,7 +36,7 @@ from bridge.push.egress import (
 from tests.support.cases import each
 from tests.support.names import Names, host
 
-WITHIN = 10.0
+WITHIN = 60.0
 PUBLIC = "93.184.216.34"
 
 NOT_PUBLIC = [

@@ -38,7 +38,7 @@ from tests.support.confined import (
 )
 
 Rules = dict[str, Any]
-WITHIN = 30.0
+WITHIN = 60.0
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
 

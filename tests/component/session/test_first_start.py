@@ -24,7 +24,7 @@ from bridge.task.events import AgentEvent, Done
 from bridge.task.message import Message, Role, TextPart
 from tests.support.children import children
 
-WITHIN = 15.0
+WITHIN = 60.0
 CLI = """
 [ -e db/done ] || { mkdir db/lock || exit 3; read line; touch db/done; rmdir db/lock; }
 echo ready; exec cat

@@ -27,7 +27,7 @@ from bridge.store.postgres.store import PostgresStore
 from bridge.store.protocol import KnownMessage, StoreError
 from bridge.task.transitions import TaskState
 
-WITHIN = 30.0
+WITHIN = 60.0
 NODE, OTHER = "0123456789abcdef", "fedcba9876543210"
 A = ContextKey("agent", "local", "a")
 COMMAND = Command("c-1", A, OTHER, "send", b"{}", b'{"x": 1}')

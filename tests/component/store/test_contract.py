@@ -74,7 +74,7 @@ from bridge.task.message import Message, Role, TextPart
 from bridge.task.transitions import TaskState
 from tests.support.servers import PUSH_KEY
 
-WITHIN = 15.0
+WITHIN = 60.0
 NOW = 1_767_225_600_000_000  # microseconds since 1970
 SECOND = 1_000_000
 A = ContextKey("agent", "local", "c")

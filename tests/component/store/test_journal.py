@@ -21,7 +21,7 @@ from bridge.errors import ConfigurationError
 from bridge.store.journal import Journal
 from tests import CHECKOUT
 
-WITHIN = 15.0
+WITHIN = 60.0
 MIGRATIONS = ("CREATE TABLE note (number INTEGER PRIMARY KEY, text BLOB NOT NULL)",)
 INSERT = "INSERT INTO note VALUES (?, ?)"
 

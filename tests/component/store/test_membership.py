@@ -31,7 +31,7 @@ from tests.support.nodes import RecordingHost
 from tests.support.proxy import Proxy, serving
 from tests.support.servers import Postgres
 
-WITHIN = 30.0
+WITHIN = 60.0
 LEASE, LONG = 0.5, 1.0  # LONG: for servers that must not be lost on a busy machine
 TERMS = Terms(lease=LEASE, grace=0.2, shares=["s"], agents=["a"], slots=4)
 LONGER = replace(TERMS, lease=LONG)

@@ -38,7 +38,7 @@ from tests.support.samples import some_event
 from tests.support.servers import Postgres
 from tests.support.stored_tasks import NOW, begin, happen, recorder
 
-WITHIN = 30.0
+WITHIN = 60.0
 NODE, OTHER = "0123456789abcdef", "fedcba9876543210"
 LINGERS = 0.2
 ENDS = (Done, Failed, Canceled, Interrupted, Rejected, Reply, TimedOut)

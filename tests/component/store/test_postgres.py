@@ -45,7 +45,7 @@ from tests.support.nodes import RecordingHost
 from tests.support.proxy import Proxy, serving
 from tests.support.servers import Postgres
 
-WITHIN = 30.0
+WITHIN = 60.0
 NODE, OTHER = "0123456789abcdef", "fedcba9876543210"
 A = ContextKey("agent", "local", "c")
 MESSAGE = MessageKey("agent", "local", "m", b"digest")

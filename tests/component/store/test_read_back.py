@@ -36,7 +36,7 @@ from tests.support.samples import some_event
 from tests.support.served import serving
 from tests.support.stored_tasks import begin, everything, happen, journal, store, stored_on_postgres
 
-WITHIN = 30.0
+WITHIN = 60.0
 NEVER = 3600.0
 BLOCK = 8 * 1024
 Numbered = list[tuple[int, Update]]

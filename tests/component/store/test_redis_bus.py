@@ -27,7 +27,7 @@ from tests.support.proxy import Proxy, port_of, serving
 from tests.support.redis_server import PASSWORD, RedisServer
 from tests.support.stored_tasks import begin, happen
 
-WITHIN = 30.0
+WITHIN = 60.0
 PROBE = 0.3  # seconds
 KEY = "bridge:cluster:{}"
 NODES = ("0123456789abcdef", "fedcba9876543210")

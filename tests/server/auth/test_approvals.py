@@ -23,7 +23,7 @@ from tests.support.client import Client, Json, artifact_text, facts, said, state
 from tests.support.liveness import listening
 from tests.support.served import serving
 
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 def lines(*said: Json) -> str:

@@ -23,7 +23,7 @@ from tests.support.client import Json
 from tests.support.served import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-WITHIN = 20.0
+WITHIN = 60.0
 PAGE = "https://app.example"
 SETTINGS: Json = {
     "bridge_allowed_hosts": ["build.example", "2001:db8::1"],

@@ -36,7 +36,7 @@ from tests.support.served import Server, serving
 
 AUDIENCE = "bridge"
 EVERYTHING = "run read cancel approve"
-WITHIN = 20.0
+WITHIN = 60.0
 Key = RSAKey | ECKey
 KEYS: dict[str, Key] = {
     "rsa": RSAKey.generate_key(2048),

@@ -28,7 +28,7 @@ from tests.support.liveness import Liveness, listening
 from tests.support.served import serving
 from tests.support.stored_tasks import recorder
 
-WITHIN = 15.0
+WITHIN = 60.0
 NAMES = ("alice", "bob")
 UNLIMITED: dict[str, Any] = {
     "running": 0,

@@ -35,7 +35,7 @@ from bridge.transports.operation import Operations
 from tests.support.cases import each
 from tests.support.counting import counted
 
-WITHIN = 20.0
+WITHIN = 60.0
 SLOW = 0.001  # per second: nothing is filled again while a test runs
 
 

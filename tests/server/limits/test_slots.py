@@ -24,7 +24,7 @@ from tests.support.restart import Place, kill
 from tests.support.served import Server, serving
 from tests.support.task_manager import Bridge, Make, in_state, making
 
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from aiohttp import ClientSession, web
 from bridge.auth.principal import OPERATOR
 from bridge.transports.mcp import asgi
 
-WITHIN = 10.0
+WITHIN = 60.0
 EVENT, COMMENT = b"event: message\r\ndata: {}\r\n\r\n", b": ping\r\n\r\n"
 Ends = asyncio.Queue[bool]
 

@@ -31,7 +31,7 @@ from tests.support.receivers import Receiver, accept, receiving
 from tests.support.served import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-WITHIN = 15.0
+WITHIN = 60.0
 RULES = (Rule("allow", tool="Bash", command="git *"),)
 Values = Mapping[Series, float]
 OF_AN_AGENT = {one.name for one in CATALOG if "agent" in one.labels}

@@ -38,7 +38,7 @@ EXTENSION = "urn:coding-agent-bridge:v1"
 VERSIONS: tuple[Literal["1.0", "0.3"], ...] = ("1.0", "0.3")
 TOOL = '{"type":"tool_call","id":"c-1","name":"Bash","input":{"command":"ls"}}'
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 # --- objects for programs ------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from tests.support.children import children
 from tests.support.client import Client, Json, artifact_text, said, state, streamed_text, texts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-WITHIN = 20.0
+WITHIN = 60.0
 SETTINGS = {
     "AGENT_IDLE_EXIT_MS": "2000",
     "BRIDGE_STOP_GRACE_MS": "300",

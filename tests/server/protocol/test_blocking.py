@@ -17,7 +17,7 @@ from bridge.transports import blocking
 from bridge.transports.operation import Pending
 from bridge.transports.stream import KeepAlive
 
-WITHIN = 10.0
+WITHIN = 60.0
 KEEP_ALIVE = KeepAlive(patience=0.02, blank=0.02)
 LATE = 2  # spaces that arrive before a late answer
 

@@ -40,7 +40,7 @@ from tests.support.rest import message
 from tests.support.served import Server, serving, serving_loaded
 
 NAMELESS = {Operation.LIST, Operation.EXTENDED_CARD}  # operations that name no task
-WITHIN = 20.0  # seconds
+WITHIN = 60.0  # seconds
 TOKEN = "x" * 16
 
 

@@ -17,7 +17,7 @@ from tests.support.client import METHODS, Client, Json, state
 from tests.support.served import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-WITHIN = 20.0
+WITHIN = 60.0
 VERSIONS = ["1.0", "0.3"]
 each_version = each("version", VERSIONS)
 

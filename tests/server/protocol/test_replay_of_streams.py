@@ -24,7 +24,7 @@ from tests.support.client import METHODS, Json, artifact_text, state, streamed_t
 from tests.support.liveness import Liveness, listening
 from tests.support.served import Server, serving
 
-WITHIN = 15.0
+WITHIN = 60.0
 Items = list[tuple[int, Json]]
 SCRIPT = "text one \nstatus two\ntext three \nthought x\ntext four\ndone five"
 

@@ -29,7 +29,7 @@ from tests.support.client import (
 from tests.support.liveness import Liveness, listening
 from tests.support.served import Server, serving
 
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.support.served import Server, serving
 
 GRACE = 0.3
 CANCELS: Json = {"bridge_on_disconnect": "cancel", "bridge_disconnect_grace_ms": GRACE * 1000}
-WITHIN = 10.0
+WITHIN = 60.0
 VERSIONS = ["1.0", "0.3"]
 
 

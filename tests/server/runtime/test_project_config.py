@@ -18,7 +18,7 @@ from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, artifact_text, facts, said, state
 from tests.support.served import Server, serving
 
-WITHIN = 15.0
+WITHIN = 60.0
 NAME = f"{__name__}:Careful"
 
 

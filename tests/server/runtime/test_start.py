@@ -18,7 +18,7 @@ from tests.support.liveness import Liveness
 from tests.support.restart import Place, kill
 from tests.support.served import serving
 
-WITHIN = 15.0
+WITHIN = 60.0
 # Reads what it is told, and answers nothing.
 MUTE = ("-c", "while read -r line; do :; done")
 # The same, and tells the test that it was told something.

@@ -20,7 +20,7 @@ from bridge.session.tally import SessionTally
 from bridge.store.changes import ContextKey, OutputRead
 from bridge.store.memory import MemoryStore
 
-WITHIN = 15.0
+WITHIN = 60.0
 
 
 class Fake:

@@ -14,7 +14,7 @@ from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy
 from tests.support.cases import each
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-WITHIN = 15.0
+WITHIN = 60.0
 ALLOW, DENY = Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")
 COMMAND = {"name": "Bash", "input": {"command": "make"}}
 BASH = Question("q", "permission", "Run make?", (ALLOW, DENY), COMMAND)

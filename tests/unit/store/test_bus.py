@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bridge.store.postgres.bus import Bus
 
-WITHIN = 10.0
+WITHIN = 60.0
 
 
 class Sessions(Bus):

@@ -10,7 +10,7 @@ import pytest
 
 from bridge.store.sqlite.thread import DatabaseThread
 
-WITHIN = 10.0
+WITHIN = 60.0
 
 
 def noting(seen: list[str], name: str) -> Callable[[], str]:

@@ -15,7 +15,7 @@ from bridge.transports.envelope.stdio import ROOM, Frame, Framing, PipeReader, P
 from tests.support.cases import each
 
 LONGEST = 10
-WITHIN = 20.0
+WITHIN = 60.0
 FRAME = b"x" * 50_000
 TOO_LONG, NO_HEADER, EMPTY = errors.BodyTooLarge, errors.ParseError, errors.ParseError
 Pipe = tuple[int, int]
