@@ -88,11 +88,11 @@ class Acp(AcpAgent):
         self._questions.cancel()
         return True
 
-    def receive_line(self, line: bytes) -> Said:
+    def receive_object(self, value: Json, line: bytes) -> Said:
         turn = self._turn
-        said = self._peer.receive(line)
+        said = self._peer.receive(value)
         if said is None:
-            return (output_status(line),) if line.strip() else ()
+            return (output_status(line),)
         if turn and turn.sent and not turn.heard and said:
             turn.heard = True
             return [self._handshake.started(), *said]

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import orjson
 
-from bridge.adapter import Adapter, CliInfo
+from bridge.adapter import CliInfo, JsonLines
 from bridge.adapter.fields import Json
 
 from ._tools import IMAGES
 
 
-class AcpAgent(Adapter):
+class AcpAgent(JsonLines):
     """Subclasses in acp.py are the agents that are known by name."""
 
     title: ClassVar[str] = "The agent"

@@ -82,10 +82,12 @@ COPILOT = Home(
 COPILOT_CACHE = Home("COPILOT_CACHE_HOME", "${COPILOT_CACHE_HOME:-~/.cache/copilot}", ("pkg/",))
 
 
-def _xdg(kind: str, default: str, state: tuple[str, ...], *variables: tuple[str, str]) -> Home:
+def _xdg(
+    kind: str, default: str, state: tuple[str, ...], *variables: tuple[str, str], database: str = ""
+) -> Home:
     """A folder of the XDG Base Directory Specification."""
     name = f"XDG_{kind}_HOME"
-    return Home(name, f"${{{name}:-{default}}}", state, variables=variables)
+    return Home(name, f"${{{name}:-{default}}}", state, variables=variables, database=database)
 
 
 def _opencode(
@@ -95,10 +97,10 @@ def _opencode(
     files in `config` is missing."""
     folders = ("log", "storage", "snapshot", "tool-output", "repos", "worktree", "db")
     data = (*(f"{name}/{folder}/" for folder in folders), *data)
-    database = (f"{name.upper()}_DB", f"{name}/db/{name}.db")
+    database = f"{name}/db/{name}.db"
     return (
         _xdg("CONFIG", "~/.config", config),
-        _xdg("DATA", "~/.local/share", data, database),
+        _xdg("DATA", "~/.local/share", data, (f"{name.upper()}_DB", database), database=database),
         _xdg("STATE", "~/.local/state", (f"{name}/", *state)),
         _xdg("CACHE", "~/.cache", (f"{name}/",)),
     )

@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bridge.adapter import (
-    Adapter,
     AgentConfig,
     CliInfo,
     ExitStatus,
     Handlers,
+    JsonLines,
     Launch,
     Prompt,
     SessionStart,
@@ -33,7 +33,6 @@ from bridge.adapter import (
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word, output_status
 from bridge.task.events import AgentEvent, Answer, Failed, Question, Started, Status
 from bridge.task.message import Part, RawPart, media_type
-from bridge.task.text import json_object
 
 from . import _homes as homes
 from . import _project_files as files
@@ -45,7 +44,7 @@ GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
 _RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
 
 
-class ClaudeCode(Adapter):
+class ClaudeCode(JsonLines):
     name = "claude-code"
     cache_apart = True
     understands_traces = True
@@ -176,10 +175,7 @@ class ClaudeCode(Adapter):
 
     # --- lines of the CLI ------------------------------------------------------------------------
 
-    def receive_line(self, line: bytes) -> Said:
-        event = json_object(line)
-        if event is None:
-            return (output_status(line),) if line.strip() else ()
+    def receive_object(self, event: Json, line: bytes) -> Said:
         handler = self._handlers.get(str(event.get("type")))
         if handler is None:
             return ()

@@ -27,10 +27,10 @@ from typing import Any
 
 from bridge.adapter import (
     INTERRUPTED,
-    Adapter,
     AgentConfig,
     CliInfo,
     ExitStatus,
+    JsonLines,
     Launch,
     Prompt,
     SessionStart,
@@ -61,7 +61,7 @@ MODES = {
 }
 
 
-class Codex(Adapter):
+class Codex(JsonLines):
     name = "codex"
     understands_traces = True
     title = "Codex"
@@ -156,11 +156,9 @@ class Codex(Adapter):
         self._send_interrupt(turn)
         return True
 
-    def receive_line(self, line: bytes) -> Said:
-        said = self._peer.receive(line)
-        if said is None:
-            return (output_status(line),) if line.strip() else ()
-        return said
+    def receive_object(self, value: Json, line: bytes) -> Said:
+        said = self._peer.receive(value)
+        return (output_status(line),) if said is None else said
 
     def receive_exit(self, status: ExitStatus) -> Said:
         if self._turn and self._turn.interrupted:

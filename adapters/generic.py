@@ -20,12 +20,14 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import orjson
 
 from bridge.adapter import Ability, AgentConfig, ExitStatus, Prompt, SessionStart, explain_exit
 from bridge.adapter.fields import Json, Said, output_status
+from bridge.adapter.json_lines import read
 from bridge.adapter.print_mode import RunnerAdapter
 from bridge.task.events import (
     Answer,
@@ -37,7 +39,6 @@ from bridge.task.events import (
     Status,
     Text,
 )
-from bridge.task.text import json_object
 
 from ._plain import plain
 
@@ -150,13 +151,14 @@ class Generic(RunnerAdapter):
     def heard_line(self, text: str) -> Said:
         yield from self._withdrawn()
         text = _rendered(text) if self._lines.terminal else text
-        new, self._shown = text[self._shown :], 0
+        shown, self._shown = self._shown, 0
+        new = text[shown:]
         self._last, self._heard = text, True
         self._recent.append(text)
         if self.introducing:
             yield from self.introduced(new)
-        elif self._lines.json and (line := json_object(text.encode())):
-            yield from self._object(line)
+        elif self._lines.json:
+            yield from read(text.encode(), self._object, partial(_rest, shown))
         else:
             yield from self.said(f"{new}\n")
 
@@ -177,7 +179,7 @@ class Generic(RunnerAdapter):
         """The events of a line, or of a further part of a line."""
         return [Text(text)]
 
-    def _object(self, line: Json) -> Said:
+    def _object(self, line: Json, _: bytes) -> Said:
         words = _member(line, self._lines.text)
         if isinstance(words, str):
             yield Text(words)
@@ -310,3 +312,7 @@ def _member(line: Json, path: str) -> Any:
 
 
 ADAPTER = Generic
+
+
+def _rest(shown: int, line: bytes) -> Text:
+    return Text(f"{line.decode(errors='replace')[shown:]}\n")

@@ -10,13 +10,12 @@ import orjson
 from bridge.a2a.v1_0 import V1_0
 from bridge.adapter import (
     Ability,
-    Adapter,
     AgentConfig,
     Handlers,
+    JsonLines,
     Launch,
     Prompt,
     SessionStart,
-    output_status,
 )
 from bridge.adapter.fields import Json, Said
 from bridge.errors import InvalidParams
@@ -38,7 +37,6 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import Message, Part, TextPart
-from bridge.task.text import json_object
 
 from ._tools import is_count
 
@@ -52,7 +50,7 @@ FIGURES = {
 """The members of a usage that the bridge counts, with their names in Usage."""
 
 
-class Jsonl(Adapter):
+class Jsonl(JsonLines):
     name = "jsonl"
     title = "The agent"
     input_modes = ("*/*",)
@@ -103,16 +101,11 @@ class Jsonl(Adapter):
         self.send_line({"type": "cancel", "taskId": self._task_id})
         return False  # the program may ignore the line
 
-    def receive_line(self, line: bytes) -> Said:
-        if not line.strip():
-            return ()
-        said = json_object(line)
-        if said is None:
-            return (output_status(line),)
-        handler = self._handlers.get(str(said.get("type")))
+    def receive_object(self, value: Json, line: bytes) -> Said:
+        handler = self._handlers.get(str(value.get("type")))
         if handler is None:
             return ()
-        events = list(handler(self, said))
+        events = list(handler(self, value))
         self._first = False
         return events
 

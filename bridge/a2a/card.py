@@ -14,6 +14,10 @@ WEBSOCKET = "urn:coding-agent-bridge:websocket:v1"
 """The WebSocket binding (docs/transports.md), for which A2A has no standard."""
 
 
+API_KEY = "X-API-Key"
+"""The header with a token, for clients that have a field for API keys only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Skill:
     id: str
@@ -29,10 +33,12 @@ class Card:
     `grpc`: HOST:PORT of the gRPC endpoint, where `tenant` names the agent. `websocket`: the URL of
     the WebSocket endpoint. `redis`: the prefix of keys in Redis.
 
-    `bearer`: requests need a token. `oidc`: URL of the discovery document of an OpenID provider
-    whose tokens are accepted. `push`: push notifications are supported. `extended`: authenticated
-    clients can get an extended card; `details` is its additional content for programs: the CLI
-    and its limits. `extension_required`: clients must activate EXTENSION.
+    `provider`: the organization that offers the agent, and its URL. `bearer`: requests need a
+    token, as a bearer token, as an API key or as the password of Basic. `oidc`: URL of the
+    discovery document of an OpenID provider whose tokens are accepted. `push`: push notifications
+    are supported. `extended`: authenticated clients can get an extended card; `details` is its
+    additional content for programs: the CLI and its limits. `extension_required`: clients must
+    activate EXTENSION.
     """
 
     name: str
@@ -43,7 +49,8 @@ class Card:
     input_modes: tuple[str, ...]
     output_modes: tuple[str, ...]
     rest_url: str
-    documentation_url: str | None = None
+    icon_url: str | None = None
+    provider: tuple[str, str] | None = None
     bearer: bool = False
     oidc: str | None = None
     push: bool = False
@@ -61,6 +68,16 @@ def encode_extensions(card: Card) -> list[dict[str, Any]]:
     about = "metadata.bridge: working directory, tools, usage and permissions of coding agents"
     extension = {"uri": EXTENSION, "description": about, "required": card.extension_required}
     return [extension | ({"params": dict(card.details)} if card.details else {})]
+
+
+def encode_origin(card: Card) -> dict[str, Any]:
+    """The members about the provider and the icon, if they are configured."""
+    members: dict[str, Any] = {}
+    if card.provider:
+        members["provider"] = dict(zip(("organization", "url"), card.provider, strict=True))
+    if card.icon_url:
+        members["iconUrl"] = card.icon_url
+    return members
 
 
 def encode_abilities(card: Card) -> dict[str, Any]:

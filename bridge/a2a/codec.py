@@ -100,14 +100,15 @@ class Codec(ABC):
 
     no_extended_card: ClassVar[type[errors.RequestError]] = errors.UnsupportedOperation
     """The error for a request of the extended card from an agent without one."""
-    has_rest: ClassVar[bool] = False
-    """The version has the HTTP+JSON binding."""
+    has_grpc: ClassVar[bool] = False
+    """The gRPC binding speaks the version."""
     signs_cards: ClassVar[bool] = False
     """A card of the version can carry signatures."""
     errors_in_streams: ClassVar[bool] = False
     """A client that accepts only event streams gets an error as an event."""
-    notification_type: ClassVar[str] = "application/a2a+json"
-    """The media type of push notifications."""
+    media_type: ClassVar[str] = "application/a2a+json"
+    """The media type of push notifications and, unless the client names another one, of answers
+    over HTTP+JSON."""
     default_push_id: ClassVar[bool] = False
     """No id, and the id `default`, name the first push config that was set without an id."""
 

@@ -1,14 +1,16 @@
-"""A2A 0.3 over JSON-RPC (the shapes of its types.ts): `kind` discriminators, lower-case enums."""
+"""A2A 0.3 (the shapes of its types.ts, over JSON-RPC and HTTP+JSON): `kind` discriminators,
+lower-case enums."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, AliasChoices, Field, StrictBool, model_validator
 
 from bridge import errors
-from bridge.a2a.card import Card, encode_abilities, encode_extensions
+from bridge.a2a.card import API_KEY, Card, encode_abilities, encode_extensions, encode_origin
 from bridge.a2a.codec import Codec, Operation, without_none
 from bridge.a2a.requests import (
     ONE_WRONG,
@@ -85,6 +87,17 @@ class _Message(MessageRequest):
         validation_alias=AliasChoices("parts", "content")
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_parts_alone(cls, message: Any) -> Any:
+        """A message that only has parts, as in many examples and small clients, is a new message of
+        the user. One with some of the other members has to have all that are required."""
+        if not isinstance(message, dict):
+            return message
+        given = {name for name, value in message.items() if value is not None}
+        alone = not given - {"parts", "content"}
+        return {**message, "role": "user", "messageId": str(uuid.uuid4())} if alone else message
+
 
 class _Authentication(Params):
     schemes: Annotated[list[str], Field(min_length=1), ONE_WRONG]
@@ -129,7 +142,7 @@ class V0_3(Codec):
     version: ClassVar[str] = "0.3"
     no_extended_card: ClassVar[type[errors.RequestError]] = errors.ExtendedCardNotConfigured
     errors_in_streams: ClassVar[bool] = True  # the official client finds an error only there
-    notification_type: ClassVar[str] = "application/json"
+    media_type: ClassVar[str] = "application/json"
     default_push_id: ClassVar[bool] = True
     methods: ClassVar[Mapping[str, Operation]] = {
         "message/send": Operation.SEND,
@@ -170,6 +183,9 @@ class V0_3(Codec):
         if operation is Operation.PUSH_CREATE:
             created = parse(TaskPushNotificationConfig, params)
             return decode_push_config(created.push_notification_config, created.task_id)
+        if "taskId" in params:  # of a path of HTTP+JSON
+            config = params.get("id")
+            params = {"id": params["taskId"], "pushNotificationConfigId": config}
         named = parse(PushConfigParams, params)
         if operation is Operation.PUSH_DELETE and not named.push_notification_config_id:
             problem = "Field required"
@@ -220,7 +236,11 @@ class V0_3(Codec):
     def encode_card(self, card: Card) -> dict[str, Any]:
         security: dict[str, Any] = {}
         if card.bearer:
-            schemes: dict[str, Any] = {"bearer": {"type": "http", "scheme": "bearer"}}
+            schemes: dict[str, Any] = {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "apiKey": {"type": "apiKey", "in": "header", "name": API_KEY},
+                "basic": {"type": "http", "scheme": "basic"},
+            }
             if card.oidc:
                 schemes["oidc"] = {"type": "openIdConnect", "openIdConnectUrl": card.oidc}
             security = {
@@ -243,6 +263,6 @@ class V0_3(Codec):
             },
             **encode_abilities(card),
             "supportsAuthenticatedExtendedCard": card.extended,
-            **without_none(documentationUrl=card.documentation_url),
+            **encode_origin(card),
             **security,
         }

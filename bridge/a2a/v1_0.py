@@ -8,11 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StrictBool, model_validator
 
 from bridge.a2a.card import (
+    API_KEY,
     REDIS_BINDING,
     WEBSOCKET,
     Card,
     encode_abilities,
     encode_extensions,
+    encode_origin,
 )
 from bridge.a2a.codec import Codec, Operation, without_none
 from bridge.a2a.requests import (
@@ -131,7 +133,7 @@ class SendRequest(Params):
 
 class V1_0(Codec):
     version: ClassVar[str] = "1.0"
-    has_rest: ClassVar[bool] = True
+    has_grpc: ClassVar[bool] = True
     signs_cards: ClassVar[bool] = True
     methods: ClassVar[Mapping[str, Operation]] = {
         "SendMessage": Operation.SEND,
@@ -214,7 +216,12 @@ class V1_0(Codec):
     def encode_card(self, card: Card) -> dict[str, Any]:
         security: dict[str, Any] = {}
         if card.bearer:
-            schemes: dict[str, Any] = {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}}
+            key = {"location": "header", "name": API_KEY}
+            schemes: dict[str, Any] = {
+                "bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}},
+                "apiKey": {"apiKeySecurityScheme": key},
+                "basic": {"httpAuthSecurityScheme": {"scheme": "Basic"}},
+            }
             if card.oidc:
                 address = {"openIdConnectUrl": card.oidc}
                 schemes["oidc"] = {"openIdConnectSecurityScheme": address}
@@ -249,6 +256,6 @@ class V1_0(Codec):
                 "extensions": encode_extensions(card),
             },
             **encode_abilities(card),
-            **without_none(documentationUrl=card.documentation_url),
+            **encode_origin(card),
             **security,
         }

@@ -8,6 +8,7 @@ from bridge.adapter.contract import (
     AgentConfig as AgentConfig,
     CliInfo as CliInfo,
     Handlers as Handlers,
+    JsonLines as JsonLines,
     Launch as Launch,
     Lines as Lines,
     Prompt as Prompt,

@@ -34,9 +34,12 @@ from urllib.parse import unquote, urlsplit
 import orjson
 
 from bridge.adapter.exit_status import ExitStatus, explain_exit
+from bridge.adapter.fields import Json
+from bridge.adapter.json_lines import read
 from bridge.files.home import Home
 from bridge.task.events import SESSION_LOST, AgentEvent, Answer, Failed, Question
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart, UrlPart
+from bridge.task.text import json_object
 
 Handlers = Mapping[str, Callable[[Any, Mapping[str, Any]], Iterable[AgentEvent]]]
 """Methods of an adapter by the type of line that they read: a table of the class, shared by all
@@ -356,3 +359,17 @@ class Adapter(ABC):
             what = f"{self.title} cannot load the conversation {session_id}: {problem}."
         text = f"{what} The message was not run; send it again to begin a new conversation."
         return Failed(text, SESSION_LOST)
+
+
+class JsonLines(Adapter):
+    """For CLIs that print a JSON object on each line. Lines without one are output for people."""
+
+    @abstractmethod
+    def receive_object(self, value: Json, line: bytes) -> Iterable[AgentEvent]:
+        """The events of an object. `line`: its text, without other output that shares its line."""
+
+    def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
+        value = json_object(line)
+        return (
+            read(line, self.receive_object) if value is None else self.receive_object(value, line)
+        )

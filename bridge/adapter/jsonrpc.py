@@ -1,7 +1,7 @@
 """JSON-RPC 2.0 over lines as pure code: two peers that both ask and both answer.
 
-The caller passes each line to receive(), and `send` gets the bytes to write. Facts that decide the
-code (measured with agents that speak ACP, and with `codex app-server`):
+The caller passes the object of each line to receive(), and `send` gets the bytes to write. Facts
+that decide the code (measured with agents that speak ACP, and with `codex app-server`):
 
 * Each side numbers its own requests: the same id may be in flight both ways. This side uses
   integers from 1 on; the other side uses integers or strings, which are returned unchanged.
@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import orjson
-
-from bridge.task.text import json_object
 
 Json = Mapping[str, Any]
 Id = int | str
@@ -106,12 +104,9 @@ class Peer(Generic[T]):
 
     # --- received messages -----------------------------------------------------------------------
 
-    def receive(self, line: bytes) -> list[T] | None:
-        """The results of the line's handler; None if the line is not a message, or if its handler
-        cannot read it."""
-        message = json_object(line)
-        if message is None:
-            return None
+    def receive(self, message: Json) -> list[T] | None:
+        """The results of the message's handler; None if the object is not a message, or if its
+        handler cannot read it."""
         method, id_ = message.get("method"), message.get("id")
         id_ = id_ if isinstance(id_, int | str) and not isinstance(id_, bool) else None
         if isinstance(method, str):

@@ -28,6 +28,7 @@ from bridge.adapter import (
     explain_exit,
 )
 from bridge.adapter.fields import Json, Said, as_string, output_status
+from bridge.adapter.json_lines import read
 from bridge.task.events import (
     AgentEvent,
     Answer,
@@ -234,10 +235,9 @@ class PrintModeAdapter(RunnerAdapter):
     def heard_line(self, text: str) -> Said:
         if self._over or not text.strip():
             return ()  # after the end of the turn
-        line = text.encode()
-        event = json_object(line)
-        if event is None:
-            return (output_status(line),)
+        return read(text.encode(), self._heard_object)
+
+    def _heard_object(self, event: Json, line: bytes) -> Said:
         kind = str(event.get("type"))
         handler = self.handlers.get(kind)
         if handler is None:

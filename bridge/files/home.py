@@ -46,6 +46,10 @@ class Home:
 
     index: Index | None = None
 
+    database: str = ""
+    """A file that two processes must not create at the same time: until it exists, a session starts
+    after the one before it has created it."""
+
     logins: tuple[str, ...] = ()
     """Files of the operator's that the agent may change in place, because the CLI stores renewed
     tokens there, and the old ones are worth nothing then."""

@@ -131,10 +131,9 @@ class Sandbox:
 
     @property
     def new(self) -> bool:
-        """Whether the agent has a private folder without a file of its CLI, such as a database. A
-        mere question for its version may have made other files."""
-        own = [Path(home.folder, one) for home in self.homes for one in home.home.state]
-        return not all(os.listdir(one) for one in own if one.is_dir())
+        """Whether the CLI has not created its database yet (Home.database)."""
+        databases = [Path(one.folder, name) for one in self.homes if (name := one.home.database)]
+        return not all(map(os.path.lexists, databases))
 
     def temporary_folder(self, whose: str = "", session: str | None = None) -> str:
         """The folder for temporary files and caches of the CLIs of one principal; `whose` is its

@@ -78,5 +78,6 @@ class SessionFactory:
             secrets=self.secrets,
         )
         session.tally, session.traces = self.tally, self.traces
-        self.first.order(session, new=self.sandbox is not None and self.sandbox.new)
+        if sandbox := self.sandbox:
+            self.first.order(session, lambda: sandbox.new)
         return session

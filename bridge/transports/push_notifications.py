@@ -116,4 +116,4 @@ def encode_notification(
     item = (  # with a direct reply, the client has a Message instead of a task
         codec.encode_sent(task) if task.reply else codec.encode_notification(task, entry.update)
     )
-    return None if item is None else (codec.notification_type, orjson.dumps(item))
+    return None if item is None else (codec.media_type, orjson.dumps(item))

@@ -1,7 +1,7 @@
 """The HTTP+JSON binding of A2A 1.0 (§11): operations as routes, errors in the format of google.rpc.
 
-A2A 0.3 has JSON-RPC only: the HTTP dialects of its clients match neither its specification nor each
-other.
+A request of 0.3 gets the JSON of its specification (0.3 §3.2.3). The card does not offer it: the
+official SDKs of 0.3 send the JSON of protobuf messages instead, in dialects that differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from bridge.a2a.codecs import CODECS
 from bridge.transports import blocking, sse
 from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
-    A2A_JSON,
     JSON,
     activated_extensions,
     check_extension,
@@ -79,11 +78,6 @@ _NUMBER = re.compile(r"-?[0-9]{1,30}")
 _FLAGS = {"true": True, "false": False}
 
 
-def _versions() -> tuple[Codec, ...]:
-    """The versions that have this binding."""
-    return tuple(codec for codec in CODECS if codec.has_rest)
-
-
 def routes(prefix: str, handler: Callable[[Operation], Handler]) -> Iterator[web.RouteDef]:
     """The routes below `prefix`, and below any tenant there. The card declares no tenant, so that
     the bridge ignores it (§8.3.2)."""
@@ -108,7 +102,7 @@ class Rest:
     def handler(self, operation: Operation) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                codec = codec_for(request, request.path, _versions())
+                codec = codec_for(request, request.path, tuple(CODECS))
                 check_extension(request, self._extension_required)
                 params = await _params(request)
                 return await self._answer(request, codec, operation, params)
@@ -131,11 +125,11 @@ class Rest:
         result = await self._operations.call(codec, operation, params, caller)
         if isinstance(result, Pending):
             headers = {
-                "Content-Type": media_type(request, A2A_JSON),
+                "Content-Type": media_type(request, codec.media_type),
                 **activated_extensions(request),
             }
             return await blocking.respond(request, result, headers, orjson.dumps, _cut)
-        return _respond(request, result)
+        return _respond(request, codec, result)
 
 
 def _cut(error: Exception) -> None:
@@ -172,11 +166,11 @@ def _value(name: str, text: str) -> Any:
     return _FLAGS.get(text, text) if name == "includeArtifacts" else text
 
 
-def _respond(request: web.Request, body: Any) -> web.Response:
+def _respond(request: web.Request, codec: Codec, body: Any) -> web.Response:
     return web.Response(
         body=orjson.dumps({} if body is None else body),
         headers=activated_extensions(request),
-        content_type=media_type(request, A2A_JSON),
+        content_type=media_type(request, codec.media_type),
     )
 
 
@@ -193,7 +187,7 @@ def respond_error(request: web.Request, error: dict[str, Any]) -> web.Response:
 def encode_error(error: Exception) -> dict[str, Any]:
     """A google.rpc.Status in JSON, with the HTTP status as its code (§11.6)."""
     status, name = STATUS.get(type(error), (500, "INTERNAL"))
-    encoded = _versions()[0].encode_error(error)
+    encoded = CODECS[0].encode_error(error)
     return {
         "code": status,
         "status": name,

@@ -92,9 +92,10 @@ async def _respond(
 
     def write(batch: Batch) -> bool:
         transport = request.transport
-        if transport is None or transport.get_write_buffer_size() or not _is_small(batch):
+        if transport is None or transport.get_write_buffer_size():
             return False
-        return write_now(response.write(b"".join([_frame(one, before, after) for one in batch])))
+        data = b"".join([_frame(one, before, after) for one in batch])
+        return len(data) <= AT_ONCE and write_now(response.write(data))
 
     try:
         async with aclosing(items(write)) as batches:
@@ -110,13 +111,6 @@ async def _respond(
         log.exception("stream failed", extra={"event": "request.failed"})
         _cut(request)
     return response
-
-
-def _is_small(batch: Batch) -> bool:
-    size = 0
-    for _, data in batch:  # a plain loop, because this runs for each update
-        size += len(data)
-    return size <= AT_ONCE
 
 
 async def _end(response: web.StreamResponse, data: bytes) -> None:

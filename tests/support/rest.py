@@ -88,9 +88,11 @@ class Rest:
         task: Json = answer.body["task"]
         return task
 
-    async def items(self, method: str, path: str, body: Any = None) -> AsyncIterator[Json]:
+    async def items(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Json]:
         """The items of a stream, as they come."""
-        async with self._request(method, path, body, {}) as response:
+        async with self._request(method, path, body, headers or {}) as response:
             assert response.status == 200, await response.read()
             assert response.headers["Content-Type"] == "text/event-stream"
             async for line in response.content:

@@ -679,7 +679,8 @@ class NewWire(Wire):
                 strings(found.need("defaultInputModes", list)),
                 strings(found.need("defaultOutputModes", list)),
                 rest[1],
-                found.may("documentationUrl", str),
+                icon_url=found.may("iconUrl", str),
+                provider=_provider(found),
                 bearer=self._bearer(found),
             )
         with can:
@@ -694,9 +695,24 @@ class NewWire(Wire):
     def _bearer(self, found: Reader) -> bool:
         if not found.has("securitySchemes"):
             return False
-        found.fixed("securitySchemes", {"bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}}})
-        found.fixed("securityRequirements", [{"schemes": {"bearer": {"list": []}}}])
+        key = {"location": "header", "name": "X-API-Key"}
+        schemes = {
+            "bearer": {"httpAuthSecurityScheme": {"scheme": "Bearer"}},
+            "apiKey": {"apiKeySecurityScheme": key},
+            "basic": {"httpAuthSecurityScheme": {"scheme": "Basic"}},
+        }
+        found.fixed("securitySchemes", schemes)
+        wanted: list[Any] = [{"schemes": {name: {"list": []}}} for name in schemes]
+        found.fixed("securityRequirements", wanted)
         return True
+
+
+def _provider(found: Reader) -> tuple[str, str] | None:
+    named = found.may("provider", dict)
+    if named is None:
+        return None
+    with Reader(named) as provider:
+        return provider.need("organization", str), provider.need("url", str)
 
 
 def _interface(value: Any) -> tuple[str, str]:
@@ -855,7 +871,8 @@ class OldWire(Wire):
                 strings(found.need("defaultInputModes", list)),
                 strings(found.need("defaultOutputModes", list)),
                 "",
-                found.may("documentationUrl", str),
+                icon_url=found.may("iconUrl", str),
+                provider=_provider(found),
                 bearer=self._bearer(found),
                 extended=found.need("supportsAuthenticatedExtendedCard", bool),
             )
@@ -868,8 +885,13 @@ class OldWire(Wire):
     def _bearer(self, found: Reader) -> bool:
         if not found.has("securitySchemes"):
             return False
-        found.fixed("securitySchemes", {"bearer": {"type": "http", "scheme": "bearer"}})
-        found.fixed("security", [{"bearer": []}])
+        schemes = {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            "basic": {"type": "http", "scheme": "basic"},
+        }
+        found.fixed("securitySchemes", schemes)
+        found.fixed("security", [{name: []} for name in schemes])
         return True
 
 

@@ -48,6 +48,8 @@ def make_card(
         skills=(*(settings.agent.skills or SKILLS), *more_skills),
         input_modes=_input_modes(agent.adapter),
         output_modes=("text/plain", "application/json"),
+        provider=_provider(settings.agent.provider),
+        icon_url=settings.agent.icon_url,
         bearer=required,
         oidc=issuer and discovery(issuer),
         push=settings.has_push,
@@ -102,6 +104,12 @@ def make_details(agent: ConfiguredAgent, version: str) -> dict[str, object]:
             "bodyBytes": settings.server.max_body_bytes,
         },
     }
+
+
+def _provider(configured: str | None) -> tuple[str, str] | None:
+    """The organization and its URL, which is the last word."""
+    organization, _, url = (configured or "").rpartition(" ")
+    return (organization.strip(), url) if url else None
 
 
 def _description(agent: ConfiguredAgent) -> str:

@@ -332,6 +332,11 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     """Name of the agent on its card. Unset: the name of the CLI."""
     description: str | None = None
     """Description of the agent on its card. Unset: a description of the CLI."""
+    icon_url: str | None = Field(default=None, pattern=r"^https?://")
+    """URL of the icon of the agent on its card. Unset: no icon."""
+    provider: str | None = Field(default=None, pattern=r"^\S.* https?://\S+$")
+    """Organization that offers the agent and its URL, on its card: `Example https://example.org`.
+    Unset: no provider."""
     card: CardShape = Field(default=HYBRID, alias="bridge_card")
     """Shape of the agent card. 1.0 excludes clients that read only 0.3 (Gemini CLI, CrewAI, BeeAI,
     Strands, LangGraph, AI SDK, AG-UI); 0.3 excludes AG2, which needs 1.0."""

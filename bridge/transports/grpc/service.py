@@ -48,7 +48,7 @@ UNAUTHENTICATED = (
 )
 _ITEMS = StreamItems()
 _LARGE = ThreadPoolExecutor(1, "protobuf")  # for larger requests, to leave a core free
-_VERSIONS = tuple(codec for codec in CODECS if codec.has_rest)  # those with protobuf messages
+_VERSIONS = tuple(codec for codec in CODECS if codec.has_grpc)
 
 Identify = Callable[[RpcRequest], Awaitable[Principal | None]]
 Context = Any  # grpc.aio.ServicerContext

@@ -17,6 +17,7 @@ from bridge.files.home import Home
 from bridge.process.process_tree import reap_orphans
 from bridge.sandbox.homes import PrivateHome
 from bridge.sandbox.profile import Sandbox
+from bridge.server.registry import load, names
 from bridge.session.first_start import FirstStart
 from bridge.session.session import Session
 from bridge.session.turn import TurnLimits
@@ -54,14 +55,14 @@ class Starts:
         self.folder = folder
         self.first = FirstStart(within=WITHIN)
         self.sessions: list[Session] = []
-        self.home = PrivateHome(Home("X", "", ("db/",)), "", str(folder), {})
+        self.home = PrivateHome(Home("X", "", ("db/",), database="db/done"), "", str(folder), {})
 
     def make(self) -> Session:
         adapter = Creating(AgentConfig("/bin/sh"), SessionStart(str(self.folder), "s"))
         environment = {"PATH": os.environ["PATH"]}
         session = Session(adapter, environment, TurnLimits(), uuid.uuid4().hex)
         sandbox = Sandbox("off", {}, str(self.folder), homes=(self.home,))
-        self.first.order(session, sandbox.new)
+        self.first.order(session, lambda: sandbox.new)
         self.sessions.append(session)
         return session
 
@@ -119,11 +120,28 @@ async def test_the_wait_is_bounded(starts: Starts) -> None:
     assert second.healthy
 
 
-async def test_folders_with_files_of_the_cli_need_no_order(starts: Starts) -> None:
+async def test_a_database_that_exists_needs_no_order(starts: Starts) -> None:
     (starts.folder / "db/done").touch()
     first, second = starts.make(), starts.make()
+    await first.open()
+    assert first.streams.on_ready is None
     async with asyncio.timeout(WITHIN):
         await second.open()
-    await first.open()
     assert first.healthy
     assert second.healthy
+
+
+async def test_a_session_that_starts_nothing_lets_no_other_wait(starts: Starts) -> None:
+    """It continues a process of an earlier server, and that process may be silent for an hour."""
+    starts.make()
+    second = starts.make()
+    starts.first._within = 3600
+    async with asyncio.timeout(WITHIN):
+        await second.open()
+    assert second.healthy
+
+
+def test_only_clis_that_create_a_database_have_an_order() -> None:
+    all_of_them = [load(name) for name in names()]
+    found = {one.name for one in all_of_them if any(home.database for home in one.homes)}
+    assert found == {"opencode", "opencode-run", "kilo"}

@@ -131,15 +131,35 @@ async def test_the_interfaces_are_where_they_are_said_to_be(workspace: Path) -> 
 async def test_a_token_is_declared_in_both_versions_words(workspace: Path) -> None:
     async with serving(workspace, bridge_token=TOKEN) as server:
         card = await card_of(server)
-    assert card["security"] == [{"bearer": []}]
-    assert card["securityRequirements"] == [{"schemes": {"bearer": {"list": []}}}]
-    assert card["securitySchemes"]["bearer"] == {
-        "type": "http",
-        "scheme": "bearer",
-        "httpAuthSecurityScheme": {"scheme": "Bearer"},
+    names = ["bearer", "apiKey", "basic"]
+    assert card["security"] == [{name: []} for name in names]
+    assert card["securityRequirements"] == [{"schemes": {name: {"list": []}}} for name in names]
+    key = {"location": "header", "name": "X-API-Key"}
+    assert card["securitySchemes"] == {
+        "bearer": {
+            "type": "http",
+            "scheme": "bearer",
+            "httpAuthSecurityScheme": {"scheme": "Bearer"},
+        },
+        "apiKey": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "X-API-Key",
+            "apiKeySecurityScheme": key,
+        },
+        "basic": {"type": "http", "scheme": "basic", "httpAuthSecurityScheme": {"scheme": "Basic"}},
     }
     assert card["capabilities"]["extendedAgentCard"] is True
     assert card["supportsAuthenticatedExtendedCard"] is True
+
+
+async def test_the_provider_and_the_icon_are_on_the_card(workspace: Path) -> None:
+    icon = "https://example.org/icon.png"
+    provider = "Example Corp https://example.org"
+    async with serving(workspace, agent_provider=provider, agent_icon_url=icon) as server:
+        card = await card_of(server)
+    assert card["provider"] == {"organization": "Example Corp", "url": "https://example.org"}
+    assert card["iconUrl"] == icon
 
 
 async def test_without_a_token_the_card_has_no_security_scheme(workspace: Path) -> None:

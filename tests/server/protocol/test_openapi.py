@@ -299,10 +299,12 @@ class Documented(Rest):
         described = self._saw("GET", path, answer.status, answer.reason)
         self._check(described["content"][PLAIN]["schema"], answer.body)
 
-    async def items(self, method: str, path: str, body: Any = None) -> AsyncIterator[Json]:
+    async def items(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Json]:
         described = self._saw(method, path, 200, "")
         assert list(described["content"]) == ["text/event-stream"]
-        async for item in super().items(method, path, body):
+        async for item in super().items(method, path, body, headers):
             self._check(ref("StreamResponse"), item)
             yield item
 
@@ -676,6 +678,8 @@ def test_no_request_is_answered_otherwise_than_documented(
     case: schemathesis.Case[Any], live: Live
 ) -> None:
     live.aim(case)
+    if "A2A-Version" not in (case.headers or ()):
+        return  # a request of 0.3, which the document does not describe
     case.call_and_validate(
         base_url=live.process.url + REST,
         headers=BEARER,

@@ -233,12 +233,42 @@ async def test_every_patch_version_of_1_0_is_accepted(root: Rest, version: str) 
 
 async def test_the_version_may_stand_in_the_query(root: Rest) -> None:
     assert (await root.get("/tasks?A2A-Version=1.0", **{"A2A-Version": ""})).status == 200
-    answer = await root.get("/tasks?A2A-Version=1.0", **{"A2A-Version": "0.3"})
+    answer = await root.get("/tasks?A2A-Version=1.0", **{"A2A-Version": "9.0"})
     assert answer.reason == "VERSION_NOT_SUPPORTED"  # the header counts where both are sent
 
 
-@each("version", ["", "0.3", "0.3.0", "1", "1.1", "2.0", "99.0", "latest", "\uff11.\uff10"])
-async def test_another_version_or_none_is_not_supported(root: Rest, version: str) -> None:
+async def test_without_a_version_the_binding_speaks_0_3(rest: Rest) -> None:
+    """0.3 §3.2.3, with the shapes of its §6: objects with a kind, also in streams."""
+    old = {"A2A-Version": "", "Content-Type": PLAIN}
+    sent = await rest.post("/message:send", {"message": {"parts": [{"text": "text hello"}]}}, **old)
+    task = sent.body
+    assert (sent.status, sent.media_type) == (200, PLAIN)
+    assert (task["kind"], task["status"]["state"]) == ("task", "completed")
+    assert (await rest.get(f"/tasks/{task['id']}", **old)).body == task
+    named = await rest.get(f"/tasks/{task['id']}", **{"A2A-Version": "0.3.0"})
+    assert named.body == task
+    told = {"role": "user", "messageId": "m", "parts": [{"kind": "text", "text": "ask q What?"}]}
+    items = [item async for item in rest.items("POST", "/message:stream", {"message": told}, old)]
+    assert [item["kind"] for item in items[:2]] == ["task", "status-update"]
+    assert (items[-1]["final"], items[-1]["status"]["state"]) == (True, "input-required")
+    canceled = await rest.post(f"/tasks/{items[0]['id']}:cancel", **old)
+    assert canceled.body["status"]["state"] == "canceled"
+
+
+async def test_push_configs_of_0_3_have_the_paths_of_1_0(root: Rest) -> None:
+    old = {"A2A-Version": ""}
+    task = await root.send("text hello")
+    path = f"/tasks/{task['id']}/pushNotificationConfigs"
+    made = await root.post(path, {"pushNotificationConfig": {**HOOK, "id": "one"}}, **old)
+    assert made.body["pushNotificationConfig"]["id"] == "one"
+    assert (await root.get(f"{path}/one", **old)).body == made.body
+    assert (await root.get(path, **old)).body == [made.body]
+    assert (await root.ask("DELETE", f"{path}/one", headers=old)).status == 200
+    assert (await root.get(path, **old)).body == []
+
+
+@each("version", ["1", "1.1", "2.0", "99.0", "latest", "\uff11.\uff10"])
+async def test_another_version_is_not_supported(root: Rest, version: str) -> None:
     for answer in (
         await root.get("/tasks", **{"A2A-Version": version}),
         await root.post("/message:send", {"message": message("done")}, **{"A2A-Version": version}),

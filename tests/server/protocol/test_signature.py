@@ -350,7 +350,8 @@ def test_a_card_verifies_as_a_typed_client_writes_it_again(keys: CardKeys) -> No
     """Without the empty values that protobuf leaves out, and with empty ones spelled out."""
     signed = sign(unsigned(description=""), keys)
     del signed["description"]
-    signed["securityRequirements"] = [{"schemes": {"bearer": {}}}]
+    names = [name for one in signed["securityRequirements"] for name in one["schemes"]]
+    signed["securityRequirements"] = [{"schemes": {name: {}}} for name in names]
     signed["provider"] = None
     signed["skills"][0]["securityRequirements"] = []
     signed["supportedInterfaces"][0]["tenant"] = ""

@@ -125,6 +125,29 @@ def test_order_and_unknown_members_and_kinds_mean_nothing(path: Path, seed: int)
         assert parsed(play.sent()) == parsed(row.get("sent", "")), number
 
 
+NOTICES = ("npm notice New version available: {11}", "\x1b[?25h\x1b[2K", "Warning: ", "} else {")
+
+
+@each("path", RECORDINGS, ids=name_of)
+def test_output_before_an_object_of_a_line_loses_nothing(path: Path) -> None:
+    play = Play()
+    for number, row in enumerate(rows_of(path), 1):
+        line = row.get("line", "")
+        said = json_object(line.encode())
+        notice = NOTICES[number % len(NOTICES)]
+        if said and isinstance(said.get("line"), str) and json_object(said["line"].encode()):
+            told = json.dumps({**said, "line": notice + said["line"] + "\x1b[0m"})  # of a runner
+        elif said and not {"exit", "tail", "pause", "line"} & said.keys():
+            told = notice + line + "\x1b[0m"
+        else:
+            told = line
+        events = play.row({**row, "line": told} if "line" in row else row)
+        shown = [Status(notice, {"type": "output", "text": notice})] if told != line else []
+        assert json.loads(dump_events([one for one in events if one not in shown])) == recorded(row)
+        assert len([one for one in events if one in shown]) == len(shown), number
+        assert play.sent() == row.get("sent", ""), number
+
+
 @FEW
 @given(seed=st.integers(0, 2**32))
 @each("path", RECORDINGS, ids=name_of)

@@ -113,6 +113,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_drain_ms": ("0", 0),
     "agent_name": ("A name", "A name"),
     "agent_description": ("What it does", "What it does"),
+    "agent_icon_url": ("https://example.org/i.png", "https://example.org/i.png"),
+    "agent_provider": ("Example https://example.org", "Example https://example.org"),
     "bridge_default_agent": ("main", "main"),
     "bridge_node": ("worker:1", "worker:1"),
     "bridge_share": ("a=/srv/work, b", ("a=/srv/work", "b")),
