@@ -126,18 +126,11 @@ def keep_private() -> None:
 def kill_marked(beginning: str, spared: Collection[str]) -> int:
     """Send SIGKILL to all processes whose marker begins with `beginning` and is not in `spared`.
     Returns the number of processes."""
-    wanted = f"{MARKER}={beginning}".encode()
-    kept = {f"{MARKER}={marker}".encode() for marker in spared}
     killed: set[int] = set()
     groups = {one for one in cgroup.markers() if one.startswith(beginning)} - set(spared)
     deadline = time.monotonic() + KILL_GRACE
     while time.monotonic() < deadline:  # a process may have forked before it was killed
-        found = {
-            pid
-            for pid in table.processes()
-            if any(line.startswith(wanted) and line not in kept for line in table.environment(pid))
-        }
-        found = found.union(*(Cgroup(marker).pids() for marker in groups))
+        found = living(beginning, spared)
         if not found:
             break
         for pid in found:
@@ -149,6 +142,19 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
         Cgroup(marker).remove()
     cgroup.tidy()
     return len(killed)
+
+
+def living(beginning: str, spared: Collection[str] = ()) -> set[int]:
+    """All processes whose marker begins with `beginning` and is not in `spared`."""
+    wanted = f"{MARKER}={beginning}".encode()
+    kept = {f"{MARKER}={marker}".encode() for marker in spared}
+    groups = {one for one in cgroup.markers() if one.startswith(beginning)} - set(spared)
+    found = {
+        pid
+        for pid in table.processes()
+        if any(line.startswith(wanted) and line not in kept for line in table.environment(pid))
+    }
+    return found.union(*(Cgroup(marker).pids() for marker in groups))
 
 
 def kill_descendants(spared: Collection[str] = ()) -> None:

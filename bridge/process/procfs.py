@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from pathlib import Path
 
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
 """A variable that descendants inherit in their environment, also after the end of their parents."""
@@ -62,7 +61,7 @@ def activity(pid: int) -> tuple[str, ...]:
     its reads and writes. Empty if it is gone."""
     fields = living(pid)
     try:
-        counted = Path(f"/proc/{pid}/io").read_text().splitlines() if fields else []
+        counted = _read(f"/proc/{pid}/io").decode().splitlines() if fields else []
     except OSError:  # another user's
         counted = []
     return (*fields[11:13], *counted)
@@ -77,16 +76,25 @@ def living(pid: int) -> list[str]:
 def stat(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat from the state on; nothing if it is gone."""
     try:
-        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        line = _read(f"/proc/{pid}/stat").decode(errors="replace")
     except OSError:
         return []
     return line.rpartition(")")[2].split()  # the name before it may contain anything
 
 
+def name(pid: int) -> str:
+    """The name of its program, which it may have chosen; without control characters."""
+    try:
+        found = _read(f"/proc/{pid}/comm").decode(errors="replace").removesuffix("\n")
+    except OSError:
+        return ""
+    return "".join(one if one.isprintable() else "?" for one in found)
+
+
 def environment(pid: int) -> list[bytes]:
     """Its `NAME=value`s; empty if it is gone, a zombie, or a process of another user."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return _read(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
         return []
 
@@ -138,6 +146,10 @@ def children(pid: int) -> list[int]:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
-                text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-                found += map(int, text.split())
+                found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
     return found
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()

@@ -34,11 +34,12 @@ MESSAGE = (
 @dataclass(frozen=True, slots=True)
 class Listening:
     """Where the server listens. `url`: http://HOST:PORT, or None without TCP. `path`: its Unix
-    socket; `knows_users`: users of that socket need no token."""
+    socket; `knows_users`: users of that socket need no token. `inodes`: of its TCP sockets."""
 
     url: str | None
     path: str | None = None
     knows_users: bool = False
+    inodes: Sequence[int] = ()
 
     @property
     def base(self) -> str:
@@ -57,6 +58,7 @@ def announce(
     facts = {
         "url": url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
         "socket": address.path,
+        "inodes": address.inodes,
         "started": time.time(),
         "agents": [one.id for one in agents],
         "roots": list(dict.fromkeys(root for one in spaces for root in (one.default, *one.roots))),
