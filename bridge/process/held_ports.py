@@ -20,7 +20,6 @@ import os
 import signal
 import socket
 import struct
-import sys
 import time
 from collections.abc import Iterator
 
@@ -40,10 +39,9 @@ _DRAFT = ".new"
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # It imports modules that a launcher does not need before.
 _END = """
-import sys
 sys.path.append(sys.argv[1])
-from bridge.process.process_tree import kill_marked
-kill_marked(sys.argv[2], ())
+from bridge.process.process_tree import kill_sessions
+kill_sessions(sys.argv[2], ())
 """
 
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterable
+
+from bridge.sandbox import mark
+from bridge.sandbox.mark import Mark
 
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
-"""A variable that descendants inherit in their environment, also after the end of their parents."""
+"""A variable that descendants inherit in their environment, also after the end of their parents. It
+has the marker of a session, for processes without a mark (sandbox/mark.py)."""
 
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _DEEPEST = 10_000  # parents; more is a loop, since links are read one by one
@@ -33,10 +38,17 @@ def alive(family: Family) -> set[int]:
     return {pid for pid, started in family.items() if start_time(pid) == started}
 
 
-def marked(marker: str) -> set[int]:
-    """All living processes whose environment carries `marker`."""
-    wanted = f"{MARKER}={marker}".encode()
-    return {pid for pid in processes() if wanted in environment(pid)}
+def marks(pid: int) -> set[Mark]:
+    """The marks of its sessions: of its limits, else those of its environment."""
+    found = mark.foreign(pid)
+    return {found} if found else {mark.of(one) for one in markers(environment(pid))}
+
+
+def markers(variables: Iterable[bytes]) -> list[str]:
+    """The markers of sessions among these `NAME=value`s."""
+    name = f"{MARKER}=".encode()
+    found = (line.removeprefix(name) for line in variables if line.startswith(name))
+    return [one.decode(errors="replace") for one in found]
 
 
 def start_time(pid: int) -> int:
@@ -97,6 +109,18 @@ def environment(pid: int) -> list[bytes]:
         return _read(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
         return []
+
+
+def filters(pid: int | str) -> int:
+    """The number of its filters for system calls, if it cannot gain privileges; else 0. 1 before
+    Linux 5.9, which does not tell the number."""
+    try:
+        lines = _read(f"/proc/{pid}/status").decode(errors="replace").splitlines()
+    except OSError:
+        return 0
+    known = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    confined = known.get("NoNewPrivs") == "1" and known.get("Seccomp") == "2"
+    return int(known.get("Seccomp_filters", 1)) if confined else 0
 
 
 def holders(socket: int) -> set[int]:

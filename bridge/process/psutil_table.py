@@ -7,7 +7,9 @@ import os
 
 import psutil
 
-from bridge.process.procfs import MARKER, Family
+from bridge.process.procfs import Family, markers
+from bridge.sandbox import mark
+from bridge.sandbox.mark import Mark
 
 PARTS = 100  # of a second, in the times of processes
 
@@ -26,10 +28,16 @@ def alive(family: Family) -> set[int]:
     return {pid for pid, started in family.items() if start_time(pid) == started}
 
 
-def marked(marker: str) -> set[int]:
-    """All living processes whose environment carries `marker`."""
-    wanted = f"{MARKER}={marker}".encode()
-    return {pid for pid in processes() if wanted in environment(pid)}
+def marks(pid: int) -> set[Mark]:
+    """The marks of its sessions, from its environment."""
+    return {mark.of(one) for one in markers(environment(pid))}
+
+
+def children(pid: int) -> list[int]:
+    """Its present children."""
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
 
 
 def processes() -> list[int]:

@@ -29,7 +29,7 @@ from bridge.process.held_ports import HOLD, MORTAL, make_door
 from bridge.process.procfs import MARKER
 from bridge.process.pump import PIPE
 from bridge.process.spool import prepare
-from bridge.sandbox import confine
+from bridge.sandbox import confine, mark
 from bridge.sandbox.kernel import ConfineError
 
 # Whether the launcher starts children. Elsewhere this process starts them, on pipes.
@@ -49,11 +49,11 @@ def libraries() -> str:
 @dataclass(frozen=True, slots=True)
 class Start:
     """A program to start. `cwd` is a real path, without symbolic links. `marker` identifies its
-    processes (MARKER); `stdin`: it has one, which stays open; otherwise it reads the end of file at
-    once. `group`: limits of its control group (Cgroup.limit); None: no control group. `rules`: see
-    sandbox/confine.py; None: it has all rights of this process. `by_launcher`:
-    process/fork_server.py starts it. `within`: the limit of the start, in seconds; a file system
-    that does not answer would block it for ever."""
+    processes (MARKER, and sandbox/mark.py); `stdin`: it has one, which stays open; otherwise it
+    reads the end of file at once. `group`: limits of its control group (Cgroup.limit); None: no
+    control group. `rules`: see sandbox/confine.py; None: it has all rights of this process.
+    `by_launcher`: process/fork_server.py starts it. `within`: the limit of the start, in seconds; a
+    file system that does not answer would block it for ever."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -113,6 +113,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
                 "env": {**start.env, MARKER: start.marker},
                 "cwd": start.cwd,
                 "group": group.make() if start.by_launcher and start.group is not None else "",
+                "mark": None if mark.problem() else [*mark.of(start.marker)],
                 "rules": rules,
                 "checked": checked,
             }

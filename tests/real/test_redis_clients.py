@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
+from tests.support.free_port import free_port
 from tests.support.redis_broker import RedisBroker, token
-from tests.support.reverse_proxies import free_port
 from tests.support.served import serving
 
 PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")

@@ -25,13 +25,14 @@ from bridge.process import cgroup
 from bridge.sandbox import confine
 from tests import CHECKOUT
 from tests.support.agent import PROGRAM as SCRIPTED
+from tests.support.free_port import free_port
 from tests.support.hostile_cli import ATTEMPTS, PROGRAM
 
 PROFILES = ("none", "landlock", "bwrap")
+SHAPES = ("root", "user")  # of the server; an ordinary user has no control groups
 WORDS = {
     "yes": "**yes**",
     "no": "no",
-    "root": "if the server is root",
     "own": "only for itself",
     "ended": "until its task ends",
 }
@@ -40,13 +41,14 @@ EXPECTED: dict[str, tuple[str, ...]] = {
     for name, cells in {
         # What a profile is for: nothing of it works inside.
         **dict.fromkeys(ATTEMPTS, "yes no no"),
-        # The same, and only root could do it without.
+        # The same, and only root could do it without. ("root": in a server of root alone.)
         **dict.fromkeys(
             (
                 *("give-a-file-away", "make-a-device", "open-by-handle", "become-another-user"),
                 *("write-system-files", "write-kernel-settings", "type-into-another-terminal"),
                 *("open-a-raw-socket", "open-a-packet-socket", "listen-on-a-privileged-port"),
                 *("change-the-root", "load-a-module", "rename-the-host", "raise-its-limits"),
+                *("read-the-folder-of-the-bridge", "read-the-descriptors-of-the-bridge"),
             ),
             "root no no",
         ),
@@ -109,6 +111,7 @@ DEPENDS = (
     *("leave-its-group-by-a-child", "connect-while-sending"),
     *("kill-the-group-of-the-bridge", "leave-its-group", "open-a-packet-socket", "open-by-handle"),
     *("make-a-device", "connect-over-ipv6", "read-the-environment-of-the-bridge", "dump-core"),
+    *("write-another-terminal", "change-the-code-of-the-bridge"),  # may belong to root
 )
 
 
@@ -161,10 +164,10 @@ def targets() -> Iterator[dict[str, Any]]:
             (folder / name).write_text("of somebody else\n")
         names = ("workspace", "home", "outside", "state")
         at: dict[str, Any] = {name: str(folder / name) for name in names}
-        for name in ("database", "model", "free"):
+        for name in ("database", "model"):
             one = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             at[name] = one.getsockname()[1]
-        one.close()  # the port of the last is free again
+        at["free"] = free_port()
         at["abstract"] = at["token"] = f"hostile-{uuid.uuid4().hex}"
         at["socket"] = at["outside"] + "/s"
         at["bridge socket"] = str(folder / "run/s")
@@ -183,16 +186,22 @@ def targets() -> Iterator[dict[str, Any]]:
         yield {**at, "terminal": os.ttyname(its), "tmp": tempfile.gettempdir(), "cgroup": group}
 
 
-def works(name: str, profile: str) -> bool | None:
+def works(name: str, profile: str, shape: str) -> bool | None:
     """Whether the attempt is expected to work; None if that depends on the machine."""
     if profile == "none" and name in DEPENDS:
         return None
-    word = EXPECTED[name][PROFILES.index(profile)]
-    return os.geteuid() == 0 if word == "root" else word != "no"
+    return _word(EXPECTED[name][PROFILES.index(profile)], shape) != "no"
+
+
+def _word(word: str, shape: str) -> str:
+    return ("yes" if shape == "root" else "no") if word == "root" else word
 
 
 def table() -> str:
-    lines = [f"| it tries to | {' | '.join(PROFILES)} |", "|---|---|---|---|"]
+    """A column for each profile and shape."""
+    columns = [f"{profile}, {shape}" for profile in PROFILES for shape in SHAPES]
+    lines = [f"| it tries to | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
     for name, cells in EXPECTED.items():
-        lines.append(f"| {name.replace('-', ' ')} | {' | '.join(map(WORDS.__getitem__, cells))} |")
+        words = [WORDS[_word(cell, shape)] for cell in cells for shape in SHAPES]
+        lines.append(f"| {name.replace('-', ' ')} | {' | '.join(words)} |")
     return "\n".join(lines) + "\n"

@@ -18,6 +18,7 @@ from tests.support.agent import PROGRAM
 from tests.support.chosen_store import settings_of
 from tests.support.forked_server import ForkedProcess, fork_server, may_fork
 from tests.support.log_lines import faults
+from tests.support.ordinary_user import command as as_ordinary_user
 
 STARTS_WITHIN = 60.0  # seconds; one on a quiet machine
 STOPS_WITHIN = 60.0
@@ -144,7 +145,12 @@ def environment(workspace: Path, env: Mapping[str, str]) -> tuple[Path, dict[str
 
 @asynccontextmanager
 async def bridge(
-    workspace: Path, *arguments: str, ready: bool = True, cwd: Path | None = None, **env: str
+    workspace: Path,
+    *arguments: str,
+    ready: bool = True,
+    cwd: Path | None = None,
+    ordinary: bool = False,
+    **env: str,
 ) -> AsyncIterator[BridgeProcess]:
     """A server with `workspace` on a free port; `env` are settings and what else it inherits.
 
@@ -153,13 +159,15 @@ async def bridge(
     Its environment is PATH, HOME (a folder beside the workspace) and `env`, nothing of ours.
     Its CLIs have no boundary unless `env` says so: most of them write where tests want to see it,
     beside their workspace. What the default allows is tested where that is the subject.
+    `ordinary`: as an ordinary user without control groups, which owns all beside the workspace.
     """
     home, variables = environment(workspace, env)
-    if may_fork(variables):
+    if may_fork(variables) and not ordinary:
         server = BridgeProcess(await fork_server(arguments, cwd=cwd or home, env=variables))
     else:
+        program = (sys.executable, "-m", "bridge", *arguments)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "bridge", *arguments),
+            *(as_ordinary_user(workspace.parent, *program) if ordinary else program),
             cwd=cwd or home,
             env=variables,
             stdin=asyncio.subprocess.DEVNULL,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ import pytest
 import redis
 
 from tests.support import programs
+from tests.support.free_port import free_port
 
 WITHIN = 20.0  # seconds for a start
 PASSWORD = "pass-word-of-redis"
@@ -71,9 +71,7 @@ def redis_server() -> Iterator[RedisServer]:
         return
     if shutil.which("redis-server") is None:
         pytest.skip(programs.missing("redis-server"))
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = int(one.getsockname()[1])
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="redis-") as folder:
         server = RedisServer(f"redis://:{PASSWORD}@127.0.0.1:{port}/0", port, folder)
         server.start()

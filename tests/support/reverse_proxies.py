@@ -23,6 +23,7 @@ from cryptography.x509.oid import NameOID
 
 from tests import CHECKOUT
 from tests.support import programs
+from tests.support.free_port import free_port
 
 TOOLS = CHECKOUT / ".venvs/tools"
 WITHIN = 30.0  # seconds for a start and a stop
@@ -36,12 +37,6 @@ def tool(name: str, path: str) -> str:
     if not found.exists():
         pytest.skip(programs.missing(name))
     return str(found)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -10,7 +10,6 @@ import os
 import pwd
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import psycopg
 import pytest
 
 from tests.support import programs
+from tests.support.free_port import free_port
 from tests.support.unprivileged import NOBODY
 
 WITHIN = 60.0  # seconds for each command
@@ -150,12 +150,6 @@ def _tools() -> Path:
     return folders[-1]
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 @contextmanager
 def started() -> Iterator[Postgres]:
     """A server of its own, until the end."""
@@ -165,7 +159,7 @@ def started() -> Iterator[Postgres]:
             os.chown(name, *_user())
         command = [str(tools / "initdb"), "-D", f"{name}/data", "-U", "postgres", "-A", "trust"]
         _run([*command, "-E", "UTF8", "--no-locale", "--no-sync"])
-        url = f"postgresql://postgres@/postgres?host={quote(name)}&port={_free_port()}"
+        url = f"postgresql://postgres@/postgres?host={quote(name)}&port={free_port()}"
         server = Postgres(url, Path(name), tools)
         server.start()
         try:

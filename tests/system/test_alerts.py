@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from bridge.telemetry.metrics.catalog import CATALOG
 from tests import CHECKOUT
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client
+from tests.support.free_port import free_port
 from tests.support.prometheus import DEPLOY, Page, promtool, tool
 
 DASHBOARD = CHECKOUT / "deploy/grafana/bridge.json"
@@ -93,12 +93,6 @@ def test_alerts_and_dashboard_name_only_metrics_of_the_catalog() -> None:
 
 
 # --- a real Prometheus ---------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @asynccontextmanager

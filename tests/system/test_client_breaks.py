@@ -5,22 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import socket
 from pathlib import Path
 
 import pytest
 
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import Cab, Done, ended
+from tests.support.free_port import free_port
 from tests.support.liveness import Liveness
 from tests.support.proxy import Cutter, Interrupter, port_of, serving
 
 PIECES = 40
-
-
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
 
 
 def without_ids(done: Done) -> str:
@@ -48,7 +43,7 @@ async def test_a_server_that_is_killed_leaves_no_trace_in_the_output(
     cab = Cab(
         workspace, workspace.parent / "home", BRIDGE_STATE_DIR=str(workspace.parent / "state")
     )
-    settings = {**scripted(workspace), "BRIDGE_AUTH": "auto", "PORT": free_port()}
+    settings = {**scripted(workspace), "BRIDGE_AUTH": "auto", "PORT": str(free_port())}
     names = [f"{number}:" for number in range(kills)]
     process, seen = None, b""
     for number, name in enumerate(names):

@@ -34,6 +34,7 @@ from tests.support import acp_agent
 from tests.support.bridge_process import bridge
 from tests.support.echo import Echo
 from tests.support.forked_command import run_forked
+from tests.support.free_port import free_port
 from tests.support.liveness import listening
 from tests.support.model_server import ModelServer
 from tests.support.real_clis import OVER_ACP as CLIS
@@ -662,12 +663,6 @@ def test_a_state_folder_that_cannot_be_had(
     assert (got, check["status"], check["needed"]) == (code, "failed", code == 1)
     assert "is not a directory" in check["text"]
     assert "BRIDGE_STATE_DIR" in check["next"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        number: int = one.getsockname()[1]
-        return number
 
 
 def test_a_state_folder_that_others_can_look_into_is_told_with_the_command(

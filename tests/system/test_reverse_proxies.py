@@ -18,6 +18,7 @@ from yarl import URL
 
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, artifact_text, state, streamed_text, task_id
+from tests.support.free_port import free_port
 from tests.support.grpc_client import connected
 from tests.support.ledger import View, check_reference, check_view
 from tests.support.liveness import Liveness
@@ -28,7 +29,7 @@ from tests.support.numbered_streams import (
     over_websocket,
     through_grpc,
 )
-from tests.support.reverse_proxies import PROXIES, ReverseProxy, free_port, running
+from tests.support.reverse_proxies import PROXIES, ReverseProxy, running
 from tests.support.sandboxed import needs_root
 
 TOKEN = "a-token-for-the-tests-of-proxies"

@@ -17,8 +17,8 @@ from tests.support import programs
 from tests.support.bridge_process import BridgeProcess, bridge, environment, scripted
 from tests.support.client import Client, artifact_text, task_id
 from tests.support.command_line import run
+from tests.support.free_port import free_port
 from tests.support.liveness import Liveness
-from tests.support.reverse_proxies import free_port
 from tests.support.systemd import notify_socket
 
 WITHIN = 60.0  # seconds

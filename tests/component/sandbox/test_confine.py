@@ -595,8 +595,9 @@ def test_a_terminal_inside(workspace: Path) -> None:
 # --- the hostile CLI -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("shape", blast_radius.SHAPES)
 @pytest.mark.parametrize("profile", PROFILES)
-async def test_the_blast_radius(profile: str) -> None:
+async def test_the_blast_radius(profile: str, shape: str) -> None:
     emptied = ("/tmp/", "/var/tmp/", "/run/")
     if profile == "bwrap" and __file__.startswith(emptied):
         pytest.skip("bwrap empties the folder in which this checkout is")
@@ -606,7 +607,7 @@ async def test_the_blast_radius(profile: str) -> None:
     with blast_radius.targets() as at:
         settings = blast_radius.settings(profile, at)
         async with (
-            bridge(Path(at["workspace"]), **settings) as server,
+            bridge(Path(at["workspace"]), ordinary=shape == "user", **settings) as server,
             aiohttp.ClientSession(
                 timeout=timeout, read_bufsize=2**20, headers=server.credentials
             ) as http,
@@ -640,7 +641,8 @@ async def test_the_blast_radius(profile: str) -> None:
     wrong = {
         name: (*result, f"expected: {expected}")
         for name, result in found.items()
-        if (expected := blast_radius.works(name, profile)) is not None and result[0] != expected
+        if (expected := blast_radius.works(name, profile, shape)) is not None
+        and result[0] != expected
     }
     assert not wrong
     assert set(found) == set(hostile_cli.ATTEMPTS)
