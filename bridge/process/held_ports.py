@@ -1,5 +1,5 @@
 """Keeps the ports of a server that has ended. Runs within process/fork_server.py; imports only the
-standard library.
+standard library. Modules that take long to load are imported after the end of the server.
 
 Processes of agents may outlive a server, and one of them could bind its port: clients would send
 it their tokens, and the next server could not start. So the server passes its listening sockets and
@@ -23,8 +23,6 @@ import struct
 import time
 from collections.abc import Iterator
 
-from bridge.process import procfs
-
 HOLD = b"h"  # the first letter of a packet with a socket; a path follows for that of this launcher
 MORTAL = b"m"  # the first letter of a packet; the beginning of markers follows
 BOUND, OWNED = b"b", b"o"
@@ -36,13 +34,6 @@ _PAUSE = 0.0005  # seconds
 _CREDENTIALS = struct.Struct("iII")  # ucred of unix(7): pid, uid, gid
 _MOST = 64  # descriptors of an answer
 _DRAFT = ".new"
-_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# It imports modules that a launcher does not need before.
-_END = """
-sys.path.append(sys.argv[1])
-from bridge.process.process_tree import kill_sessions
-kill_sessions(sys.argv[2], ())
-"""
 
 
 class HeldPorts:
@@ -112,12 +103,12 @@ class HeldPorts:
         return owned
 
     def close(self) -> None:
-        """End the mortal processes, if there are any, and then this one, with its ports."""
+        """End the mortal processes, if there are any, and close the ports."""
         if self.mortal:
-            for one in self._sockets:
-                one.set_inheritable(True)
-            command = [sys.executable, "-I", "-S", "-c", _END, _ROOT, self.mortal]
-            os.execv(command[0], command)  # noqa: S606
+            from bridge.process.process_tree import kill_sessions
+
+            kill_sessions(self.mortal, ())
+        self.hold(None, "")
 
     def _answer(self, door: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -144,8 +135,10 @@ class HeldPorts:
 
     def _stop(self) -> None:
         """Stop all descendants. A process may fork before it is stopped."""
+        from bridge.process import procfs
+
         deadline = time.monotonic() + _STILL_WITHIN
-        while running := {pid for pid in procfs.descendants(os.getpid()) if _runs(pid)}:
+        while running := {pid for pid in procfs.descendants(os.getpid()) if procfs.runs(pid)}:
             for pid in running.difference(self._still):
                 self._still.append(pid)
                 _send(pid, signal.SIGSTOP)
@@ -221,18 +214,18 @@ def take(state: str | os.PathLike[str]) -> tuple[list[socket.socket], list[socke
 
 
 def _is_server(connection: socket.socket) -> bool:
-    """Whether the peer is a process of this user that descends from no launcher, as agents do."""
+    """Whether the peer is a process of this user, and of no agent: those descend from a launcher,
+    or have a mark."""
+    from bridge.process import procfs
+    from bridge.sandbox import mark
+
     with contextlib.suppress(OSError, struct.error):
         given = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, uid, _ = _CREDENTIALS.unpack(given)
         above = procfs.lineage(pid) if pid else []
-        return uid == os.geteuid() and bool(above) and NAME not in map(procfs.name, above)
+        outside = bool(above) and NAME not in map(procfs.name, above) and not mark.foreign(pid)
+        return outside and uid == os.geteuid()
     return False
-
-
-def _runs(pid: int) -> bool:
-    state = procfs.stat(pid)[:1]
-    return bool(state) and state[0] not in "TtZX"
 
 
 def _send(pid: int, number: int) -> None:

@@ -85,6 +85,11 @@ def living(pid: int) -> list[str]:
     return [] if fields and fields[0] in "ZX" else fields
 
 
+def runs(pid: int) -> bool:
+    """Whether it is neither stopped nor ended."""
+    return stat(pid)[:1] not in ([], ["T"], ["t"], ["Z"], ["X"])
+
+
 def stat(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat from the state on; nothing if it is gone."""
     try:
