@@ -3,13 +3,14 @@
     python -I -S port_thief.py [PORTS FILE]
 
 The prompt is the path of a file, and ports. A process that is not its child, in a session of its
-own and without an environment, tries again and again. The file has the number of its attempts on
-each address, and in lines below what it got. The task asks for a permission, and ends after the
-answer.
+own, without an environment and with hidden descriptors, tries again and again. The file has the
+number of its attempts on each address, its pid, and in lines below what it got. The task asks for a
+permission, and ends after the answer.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -46,8 +47,9 @@ def listen(family: int, host: str, port: int, option: int | None) -> bool:
 
 
 def steal(ports: list[int], path: str) -> None:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     out = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    attempts, end = 0, os.pwrite(out, b"0".rjust(12) + b"\n", 0)
+    attempts, end = 0, os.pwrite(out, b"%12d %12d\n" % (0, os.getpid()), 0)
     while True:
         for port, (family, host), option in product(ports, ADDRESSES, OPTIONS):
             if listen(family, host, port, option):
