@@ -119,13 +119,22 @@ def environment(pid: int) -> list[bytes]:
 def filters(pid: int | str) -> int:
     """The number of its filters for system calls, if it cannot gain privileges; else 0. 1 before
     Linux 5.9, which does not tell the number."""
+    known = _status(pid)
+    confined = known.get("NoNewPrivs") == "1" and known.get("Seccomp") == "2"
+    return int(known.get("Seccomp_filters", 1)) if confined else 0
+
+
+def user(pid: int) -> int:
+    """The id of its user; -1 if it is gone."""
+    return int(_status(pid).get("Uid", "-1").split()[0])
+
+
+def _status(pid: int | str) -> dict[str, str]:
     try:
         lines = _read(f"/proc/{pid}/status").decode(errors="replace").splitlines()
     except OSError:
-        return 0
-    known = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-    confined = known.get("NoNewPrivs") == "1" and known.get("Seccomp") == "2"
-    return int(known.get("Seccomp_filters", 1)) if confined else 0
+        return {}
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
 def holders(socket: int) -> set[int]:

@@ -49,7 +49,7 @@ class Place:
     async def server(
         self, program: str = THIEF, ready: bool = True, **env: str
     ) -> AsyncIterator[tuple[BridgeProcess, Client]]:
-        settings = {
+        settings: dict[str, Any] = {
             "AGENT_ADAPTER": "jsonl",
             "AGENT_BINARY": sys.executable,
             "AGENT_ARGS": f"-I -S {program}",
@@ -157,7 +157,7 @@ async def test_a_process_of_an_agent_that_has_the_port_is_ended(place: Place) ->
     await until(lambda: len({line.split()[1] for line in thief.got}) == 2)
     async with place.server() as (server, client):
         assert server.url.endswith(f":{place.port}")
-        assert thief.ended
+        await until(lambda: thief.ended)
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from bridge.auth.peercred import SocketPeer, listeners
 from bridge.process import procfs, pump
+from bridge.process.held_ports import NAME
 from bridge.process.process_tree import living
 
-ENDED_WITHIN = 5.0  # seconds
-_PAUSE = 0.005  # seconds
+ENDED_WITHIN, _LOCKED_WITHIN, _PAUSE = 5.0, 0.2, 0.005  # seconds
 _MOST = 3  # programs in a text
 
 
@@ -39,31 +39,38 @@ def end_strays(port: int, state: Path | None) -> bool:
     return False
 
 
+def is_released(port: int) -> bool:
+    """Whether no program but a launcher has the port. A launcher ends after its last agent."""
+    return set(map(procfs.name, _holders(port))) == {NAME}
+
+
 def reason(error: OSError, port: int | None) -> str:
     """Why a server cannot listen on the port, for people: `used by pid 4711 (node)`."""
-    used = _users(port) if error.errno == errno.EADDRINUSE and port else ""
-    return used or error.strerror or str(error)
-
-
-def _users(port: int) -> str:
-    found = _listeners(port)
-    pids = {pid for one in found for pid in procfs.holders(one.inode)}
-    named = [f"pid {pid} ({procfs.name(pid)})" for pid in sorted(pids)]
-    if named:
-        return f"used by {', '.join(named[:_MOST])}"
-    return f"used by a program of user {found[0].uid}" if found else ""
+    if error.errno == errno.EADDRINUSE and port:
+        named = [f"pid {pid} ({procfs.name(pid)})" for pid in sorted(_holders(port))]
+        if named:
+            return f"used by {' or '.join(named[:_MOST])}"
+        if found := _listeners(port):
+            return f"used by a program of user {found[0].uid}"
+    return error.strerror or str(error)
 
 
 def _strays(port: int, markers: str) -> set[int]:
-    """The processes of agents that use the port. One that hides its descriptors may be the one."""
+    """The processes of agents that use the port."""
+    holders = _holders(port)
+    agents = living(markers) if holders else set()
+    return {pid for pid in holders if not agents.isdisjoint([pid, *procfs.lineage(pid)])}
+
+
+def _holders(port: int) -> set[int]:
+    """The processes that have the port. If their descriptors cannot be read: all processes of this
+    user that hide theirs."""
     found = _listeners(port)
     holders = {pid for one in found for pid in procfs.holders(one.inode)}
-    if not found:
-        return set()
-    agents = living(markers)
-    if holders:
-        return {pid for pid in holders if not agents.isdisjoint(procfs.lineage(pid))}
-    return {pid for pid in agents if not os.access(f"/proc/{pid}/fd", os.R_OK)}
+    if holders or os.geteuid() not in {one.uid for one in found}:
+        return holders
+    hidden = (pid for pid in procfs.processes() if not os.access(f"/proc/{pid}/fd", os.R_OK))
+    return {pid for pid in hidden if procfs.user(pid) == os.geteuid()}
 
 
 def _listeners(port: int) -> list[SocketPeer]:
@@ -74,11 +81,14 @@ def _listeners(port: int) -> list[SocketPeer]:
 
 @contextlib.contextmanager
 def _unattended(state: Path) -> Iterator[None]:
-    """Raises OSError if another server uses the folder."""
+    """Raises OSError if another server uses the folder. A launcher has the lock for an instant."""
     attended = os.open(state / pump.ATTENDED, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    deadline = time.monotonic() + _LOCKED_WITHIN
     try:
-        if not pump.lock(attended):
-            raise BlockingIOError
+        while not pump.lock(attended):
+            if time.monotonic() > deadline:
+                raise BlockingIOError
+            time.sleep(_PAUSE)
         yield
     finally:
         os.close(attended)

@@ -17,6 +17,7 @@ import errno
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,15 +25,14 @@ from typing import Any, TypeVar
 from bridge.process import spawn
 from bridge.process.held_ports import BOUND, OWNED, refuse, take
 from bridge.process.spawn import LAUNCHES, KeptPorts
-from bridge.server.operate.port_users import end_strays
+from bridge.server.operate.port_users import end_strays, is_released
 from bridge.server.token_file import is_described
 
 BACKLOG = 128
-ATTEMPTS = 10  # to find a port that is free on all addresses
+RELEASED_WITHIN, PAUSE = 5.0, 0.02  # seconds: until a launcher has ended
 ANYWHERE: dict[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104
 LOCALHOST: dict[int, str] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 GUARDED = ANYWHERE if sys.platform == "linux" else {}  # SO_REUSEADDR has other rules elsewhere
-_IN_USE = errno.EADDRINUSE
 T = TypeVar("T")
 
 
@@ -58,17 +58,19 @@ class Ports:
 
     def bind(self, port: int, make: Callable[[int], T]) -> T:
         """The result of `make(number)`, which binds addresses of the port with SO_REUSEADDR. 0: any
-        free port. A process that an earlier server with this folder has left is ended if it uses
-        the port. Raises the errors of `make`."""
-        for _ in range(ATTEMPTS):
+        port that is free on them. A process that an earlier server with this folder has left is
+        ended if it uses the port. Raises the errors of `make`."""
+        deadline = time.monotonic() + RELEASED_WITHIN
+        while True:
             try:
                 with self._guarded(port) as number:
                     return make(number)
             except OSError as error:
-                if error.errno != _IN_USE or not (port == 0 or end_strays(port, self._folder)):
+                if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                     raise
-        with self._guarded(port) as number:
-            return make(number)
+                if port and not (end_strays(port, self._folder) or is_released(port)):
+                    raise
+                time.sleep(PAUSE)
 
     def keep_others(self, listening: Sequence[socket.socket]) -> None:
         """Keep the ports of sockets that another program has made, on addresses of families that
