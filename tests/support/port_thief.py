@@ -26,7 +26,7 @@ ADDRESSES = (
     (V6, "::ffff:127.0.0.1"),
 )
 OPTIONS = (None, socket.SO_REUSEADDR, socket.SO_REUSEPORT)
-_got: list[socket.socket] = []
+GOT: list[socket.socket] = []
 
 
 def listen(family: int, host: str, port: int, option: int | None) -> bool:
@@ -42,7 +42,7 @@ def listen(family: int, host: str, port: int, option: int | None) -> bool:
     except OSError:
         one.close()
         return False
-    _got.append(one)
+    GOT.append(one)
     return True
 
 

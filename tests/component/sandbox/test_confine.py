@@ -623,6 +623,7 @@ async def test_the_blast_radius(profile: str, shape: str) -> None:
                 neighbour = _neighbour(at["workspace"])
                 at |= {"bridge": server.process.pid, "neighbour": neighbour.pid}
                 at["port"] = urlsplit(server.url).port
+                at["grpc"] = int(server.log.partition("  grpc ")[2].split()[0].rpartition(":")[2])
                 file = {"raw": "eA==", "mediaType": "application/zip", "filename": "x.zip"}
                 items = await client.collect([{"text": json.dumps(at)}, file])
                 assert states(items)[-1] == "completed", said(items[-1])
