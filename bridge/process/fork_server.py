@@ -11,7 +11,7 @@ secrets in it: four bytes with a length, and that many bytes of marshal, a dict:
 
     argv, env, cwd   the program's; `cwd` is a real path, without symbolic links
     group            the cgroup.procs of its control group, or ""; the child enters it first
-    mark             of its session (sandbox/mark.py), or None
+    mark             of its session (sandbox/mark.py); without one, it keeps that of this process
     rules            of sandbox/confine.py for a profile without a command of its own, or None
     checked          whether the rules are a result of confine.checked()
 
@@ -74,7 +74,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
 _MACHINE = os.uname().machine
 _CLONE3 = 435
 _CLONE_PARENT, _CLONE_INTO_CGROUP, _SIGCHLD = 0x8000, 1 << 33, 17
-_SET_DUMPABLE, _SET_NAME, _SET_SUBREAPER = 4, 15, 36
+_SET_DUMPABLE, _SET_NAME = 4, 15
 
 
 class _Program:
@@ -155,7 +155,6 @@ def serve(control: socket.socket) -> None:
     name = ctypes.create_string_buffer(NAME)
     kernel.prctl(_SET_NAME, ctypes.addressof(name))
     kernel.prctl(_SET_DUMPABLE, 0)  # a child has its order in memory until execve()
-    kernel.prctl(_SET_SUBREAPER, 1)  # what a program leaves behind is its sibling (process_tree)
     # Fill the caches, or each child would compute these values:
     landlock.abi(), seccomp.prepare()
     gc.collect()
@@ -385,7 +384,7 @@ def _prepare(order: dict[str, Any], fds: list[int], server: int) -> None:
         os.dup2(fd, number)
     os.closerange(STREAMS, server)
     os.closerange(server + 1, 2**31 - 1)
-    if order["mark"]:
+    if order.get("mark"):
         resource.setrlimit(seccomp.SESSION_MARK, order["mark"])
 
 

@@ -2,8 +2,7 @@
 
 Agents start each shell command in a session of its own, which `killpg` does not reach. So each
 child has a mark (sandbox/mark.py) and a marker in its environment, which its descendants inherit.
-This process and its launcher are subreapers: a process whose parents have ended becomes a child of
-the one that is the parent of the child.
+This process is their subreaper: a process whose parents have ended becomes a child of this process.
 """
 
 from __future__ import annotations
@@ -62,15 +61,16 @@ class ProcessTree:
 
     def strays(self, inside: bool) -> set[int]:
         """What the child has left in the background: processes that do not descend from it any
-        more. The kernel makes them siblings of the child. `inside`: the child is bubblewrap; then
-        they are siblings of the program, which is the first child of the namespace's init.
-
-        Costs some reads for the siblings, and none for the other processes of the machine."""
-        beside = {*table.children(table.parent(self._pid))} - _ours
+        more. `inside`: the child is bubblewrap, and the first child of its namespace's init is the
+        program; then its other children are such processes. Else they are siblings of the child or
+        of its launcher. No other process of the machine is looked at."""
+        above = table.parent(self._pid)
+        reaper = above if above == os.getpid() else table.parent(above)
+        beside = {*table.adopted(above), *table.adopted(reaper)} - _ours
         wanted, group = mark.of(self._marker), self.cgroup.pids() if beside else set()
         found = {pid for pid in beside if pid in group or wanted in table.marks(pid)}
         for init in table.children(self._pid) if inside else ():
-            found.update(table.children(init)[1:])  # in the order of their birth and adoption
+            found.update(table.adopted(init)[1:])  # in the order of their birth and adoption
         return found.union(*map(table.descendants, found))
 
     def kill_strays(self, inside: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Iterable
@@ -61,11 +60,6 @@ def parent(pid: int) -> int:
     """Its parent; 0 if it is gone or a zombie."""
     fields = living(pid)
     return int(fields[1]) if fields else 0
-
-
-def group_and_session(pid: int) -> tuple[int, ...]:
-    """Its process group and its session; nothing if it is gone or a zombie."""
-    return tuple(map(int, living(pid)[2:4]))
 
 
 def activity(pid: int) -> tuple[str, ...]:
@@ -180,12 +174,23 @@ def processes() -> list[int]:
 
 def children(pid: int) -> list[int]:
     """Its present children, of all its threads."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    return found
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [child for thread in threads for child in _children(pid, thread)]
+
+
+def adopted(pid: int) -> list[int]:
+    """The present children of its first thread, which gets all orphans from the kernel."""
+    return _children(pid, pid)
+
+
+def _children(pid: int, thread: int | str) -> list[int]:
+    try:
+        return [int(one) for one in _read(f"/proc/{pid}/task/{thread}/children").split()]
+    except OSError:
+        return []
 
 
 def _read(path: str) -> bytes:

@@ -40,6 +40,9 @@ def children(pid: int) -> list[int]:
     return []
 
 
+adopted = children
+
+
 def processes() -> list[int]:
     """The pids of all processes."""
     return psutil.pids()
@@ -60,13 +63,6 @@ def parent(pid: int) -> int:
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).ppid() if start_time(pid) else 0
     return 0
-
-
-def group_and_session(pid: int) -> tuple[int, ...]:
-    """Its process group and its session; nothing if it is gone or a zombie."""
-    with contextlib.suppress(OSError):
-        return (os.getpgid(pid), os.getsid(pid)) if start_time(pid) else ()
-    return ()
 
 
 def activity(pid: int) -> tuple[str, ...]:

@@ -21,13 +21,14 @@ import psutil
 import pytest
 
 from bridge.errors import LaunchError
-from bridge.process import cgroup
+from bridge.process import cgroup, process_tree
 from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.process.pipes import STDERR_TAIL
 from bridge.process.process_tree import kill_descendants, reap_orphans
 from bridge.process.procfs import MARKER
 from bridge.process.spawn import Start
+from bridge.sandbox import mark
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.children import children, launchers
@@ -458,6 +459,7 @@ async def test_a_child_that_has_stopped_itself_is_terminated(
     assert await child.stop() == "terminated"
 
 
+STRAYS = ("orphan", "cleared-environment", "below-the-orphan")
 FAMILY = (
     *("child", "in-the-group", "own-group", "own-session", "below-own-session", "daemon"),
     "cleared-environment",
@@ -516,23 +518,49 @@ async def test_the_families_of_other_children_are_left_alone(
         await other.stop(grace=0.1)
 
 
-@pytest.mark.skipif(cgroup.home() is None, reason="no control group can be made here")
-async def test_no_process_leaves_a_control_group(spawn: Spawner, live: Liveness) -> None:
-    hidden = await spawn.misbehaving("hides", live)
+needs_group = pytest.mark.skipif(cgroup.home() is None, reason="no control group can be made here")
+needs_mark = pytest.mark.skipif(mark.problem() is not None, reason="no process can be marked here")
+KEEPS = [
+    pytest.param(NO_LIMITS, id="group", marks=needs_group),
+    pytest.param(None, id="mark", marks=needs_mark),
+]
+
+
+@pytest.mark.parametrize("group", KEEPS)
+async def test_no_process_leaves_its_control_group_or_its_mark(
+    spawn: Spawner, live: Liveness, group: Mapping[str, str] | None
+) -> None:
+    hidden = await spawn.misbehaving("hides", live, group=group)
     await hidden.ended()
     await live.pid("cleared-environment")
     assert await hidden.stop() == "exited"
     assert not live.alive("cleared-environment")
 
 
-async def test_kill_descendants_finds_processes_without_marker_parent_and_group(
+@pytest.mark.parametrize("group", KEEPS)
+async def test_strays_are_told_from_the_descendants_of_the_child(
+    spawn: Spawner, live: Liveness, group: Mapping[str, str] | None
+) -> None:
+    """Those of another child are left alone."""
+    async with listening() as other_live:
+        other = await spawn.misbehaving("leaves_strays", other_live, group=group)
+        child = await spawn.misbehaving("leaves_strays", live, group=group)
+        for name in STRAYS:
+            await live.pid(name)
+            await other_live.pid(name)
+        assert child.process.kill_strays(inside=False) == len(STRAYS)
+        await live.gone(*STRAYS)
+        assert child.process.running and live.alive("child") and live.alive("helper")
+        assert all(map(other_live.alive, STRAYS))
+        await other.stop(grace=0.1)
+
+
+async def test_kill_descendants_finds_processes_without_mark_parent_and_group(
     spawn: Spawner, live: Liveness
 ) -> None:
-    hidden = await spawn.misbehaving("hides", live, group=None)
-    await hidden.ended()
+    process_tree.become_subreaper()
+    subprocess.run([sys.executable, PROGRAM, "hides", live.path], check=True)
     await live.pid("cleared-environment")
-    assert await hidden.stop() == "exited"
-    assert live.alive("cleared-environment")  # nothing shows which child started it
     starting = asyncio.create_task(spawn("/bin/sleep", "1000"))
     await asyncio.sleep(0)
     assert not starting.done()

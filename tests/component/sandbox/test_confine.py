@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from bridge.process import pty_runner
-from bridge.process.process_tree import leader, reap_orphans
-from bridge.process.procfs import marked
+from bridge.process.process_tree import leader, marked, reap_orphans
 from bridge.sandbox import confine
 from tests import CHECKOUT
 from tests.support import blast_radius, hostile_cli
