@@ -102,8 +102,8 @@ def test_a_port_with_another_program_is_not_shared() -> None:
 
 def test_waiting_connections_are_refused_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     held, listening = HeldPorts(), socket.create_server(("127.0.0.1", 0))
+    address = listening.getsockname()
     held.hold(listening.detach(), "")
-    address = socket.socket(fileno=os.dup(held._sockets[0].fileno())).getsockname()
     held.leave()
     held.serve(set())
     with socket.create_connection(address) as waiting:
