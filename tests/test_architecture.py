@@ -471,7 +471,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/process/test_fork_server.py": (
         "needs children",
-        "process: fork_server held_ports spawn",
+        "process: fork_server spawn",
     ),
     "tests/component/process/test_psutil_table.py": (
         "reads the process table",
@@ -557,6 +557,10 @@ TESTED_ELSEWHERE = {
     "tests/component/server/test_backup_folder.py": (
         "needs files",
         "server/operate: backup_folder restore upgrade",
+    ),
+    "tests/component/server/test_ports.py": (
+        "needs sockets and children",
+        "process: held_ports; server/operate: port_users ports",
     ),
     "tests/server/protocol/test_administration.py": (
         "needs requests",

@@ -20,6 +20,7 @@ import os
 import signal
 import socket
 import struct
+import sys
 import time
 from collections.abc import Iterator
 
@@ -34,13 +35,22 @@ _PAUSE = 0.0005  # seconds
 _CREDENTIALS = struct.Struct("iII")  # ucred of unix(7): pid, uid, gid
 _MOST = 64  # descriptors of an answer
 _DRAFT = ".new"
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_END = """
+import sys
+sys.path.append(sys.argv[1])
+from bridge.process.process_tree import kill_sessions
+kill_sessions(sys.argv[2], ())
+"""
 
 
 class HeldPorts:
     """`folder`: the state folder; empty without one. `mortal`: the beginning of the markers of
-    processes that end with the server; empty for none."""
+    processes that end with the server; empty for none. `patience`: seconds for which connections
+    wait for the next server."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = REFUSED_AFTER) -> None:
+        self._patience = patience
         self.folder = self.mortal = ""
         self._sockets: list[socket.socket] = []
         self._door: socket.socket | None = None
@@ -77,7 +87,7 @@ class HeldPorts:
 
     def leave(self) -> None:
         """The server has ended: its clients wait for the next one, for a while."""
-        self._refuse = time.monotonic() + REFUSED_AFTER
+        self._refuse = time.monotonic() + self._patience
 
     def turn_away(self) -> None:
         """Close a connection: the server still runs."""
@@ -105,9 +115,10 @@ class HeldPorts:
     def close(self) -> None:
         """End the mortal processes, if there are any, and close the ports."""
         if self.mortal:
-            from bridge.process.process_tree import kill_sessions
-
-            kill_sessions(self.mortal, ())
+            for one in self._sockets:
+                one.set_inheritable(True)
+            command = [sys.executable, "-I", "-S", "-c", _END, _ROOT, self.mortal]
+            os.execv(command[0], command)  # noqa: S606
         self.hold(None, "")
 
     def _answer(self, door: socket.socket) -> None:
@@ -158,6 +169,7 @@ def refuse(listening: socket.socket) -> None:
     have the socket."""
     with contextlib.suppress(OSError):  # it does not listen
         listening.shutdown(socket.SHUT_RD)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
 
 
 @contextlib.contextmanager

@@ -122,11 +122,14 @@ class Ports:
             return found
 
     def _fitting(self, family: int, address: tuple[Any, ...]) -> socket.socket | None:
-        """A held socket that listens on this address."""
+        """A held socket on this address, which listens."""
         for one in self._held:
             same = one.family == family and one.getsockname()[:2] == tuple(address[:2])
-            if same and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            if same and not _is_guard(one, address[1]):
                 self._held.remove(one)
+                if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    _share(one, True)
+                    one.listen(BACKLOG)
                 return one
         return None
 
