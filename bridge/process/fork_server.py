@@ -74,7 +74,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
 _MACHINE = os.uname().machine
 _CLONE3 = 435
 _CLONE_PARENT, _CLONE_INTO_CGROUP, _SIGCHLD = 0x8000, 1 << 33, 17
-_SET_DUMPABLE, _SET_NAME = 4, 15
+_SET_DUMPABLE, _SET_NAME, _SET_SUBREAPER = 4, 15, 36
 
 
 class _Program:
@@ -155,6 +155,7 @@ def serve(control: socket.socket) -> None:
     name = ctypes.create_string_buffer(NAME)
     kernel.prctl(_SET_NAME, ctypes.addressof(name))
     kernel.prctl(_SET_DUMPABLE, 0)  # a child has its order in memory until execve()
+    kernel.prctl(_SET_SUBREAPER, 1)  # so that a child shows whether any process of an agent lives
     # Fill the caches, or each child would compute these values:
     landlock.abi(), seccomp.prepare()
     gc.collect()

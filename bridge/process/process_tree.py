@@ -2,7 +2,8 @@
 
 Agents start each shell command in a session of its own, which `killpg` does not reach. So each
 child has a mark (sandbox/mark.py) and a marker in its environment, which its descendants inherit.
-This process is their subreaper: a process whose parents have ended becomes a child of this process.
+This process and its launcher are subreapers: a process whose parents have ended becomes a child of
+the one that has started the program.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class ServerSettings(Section, alias_generator=prefixed("bridge_")):
     """Server: the listener, the process and the agents."""
 
     host: str = Field(default="127.0.0.1", alias="host")
-    """Address to listen on."""
+    """Address to listen on. With 127.0.0.1, ::1 or all addresses, the server listens on both
+    addresses of localhost. No other program can use the port on any address."""
     port: Port = Field(default=41242, alias="port")
     """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET."""
     websocket: bool = False
