@@ -1,15 +1,16 @@
-"""A program for the `jsonl` adapter whose agent wants to become the operator, by this chain: it ends
-its server, takes its port, collects a token there, and uses it at the next server, as a process that
-nothing connects with a task.
+"""A program for the `jsonl` adapter whose agent wants to become the operator, by this chain: it
+ends its server, takes its port, collects a token there, and uses it at the next server, as a
+process that nothing connects with a task.
 
     python -I -S chain_cli.py                 the CLI. Its prompt is JSON:
-        {"bridge": PID, "port": PORT, "report": PATH}
+        {"port": PORT, "report": PATH}
       It leaves a process behind and asks for a permission; the turn ends after the answer.
     python -I -S chain_cli.py TARGETS FD      the process: it closes FD when it runs
 
 The process has other parents, a session of its own, no environment, and is not dumpable. It tries
-all steps again and again, with the tokens in `PATH.tokens`, one in each line, and those that it
-collects, and writes its findings to PATH: {"rounds", "pid", "worked": {STEP: detail}}.
+all steps again and again, on the processes and with the tokens of `PATH.targets` ({"pids",
+"tokens"}, which the test changes) and with those that it collects. It writes its findings to PATH:
+{"rounds", "pid", "refused", "worked": [STEP, …]}; `refused` counts answers with 403.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,57 +35,43 @@ PLACES = (
     *((socket.AF_INET6, "::1"), (socket.AF_INET6, "::")),
 )
 LIBC = ctypes.CDLL(None, use_errno=True)
+PATIENCE = 0.5  # seconds for an answer: connections wait while no server is there
 
 
 class Agent:
     def __init__(self, at: dict[str, Any]) -> None:
         self._at = at
         self._listening: list[socket.socket] = []
-        self._worked: dict[str, str] = {}
+        self._worked: list[str] = []
         self._collected: list[str] = []
         self._rounds = 0
+        self._refused = 0
 
     def live_on(self) -> None:
         while True:
             for name, step in self._steps():
                 with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
-                    found = step()
-                    if found is not None:
-                        self._worked[name] = str(found)
+                    step()
+                    self._worked.append(name)
             self._collect()
             self._rounds += 1
             self._write()
 
-    def _steps(self) -> Iterator[tuple[str, Callable[[], Any]]]:
-        for pid in {self._at["bridge"], *self._programs()}:
-            yield "limit its time", lambda pid=pid: self._limit(pid, resource.RLIMIT_CPU, (1, 1))
-            yield "limit its files", lambda pid=pid: self._limit(pid, resource.RLIMIT_NOFILE, (3, 3))
-            yield "slow it down", lambda pid=pid: os.setpriority(os.PRIO_PROCESS, pid, 19) or pid
-            yield "bind it to a processor", lambda pid=pid: os.sched_setaffinity(pid, {0}) or pid
-            yield "end it", lambda pid=pid: os.kill(pid, signal.SIGKILL) or pid
-        yield "lose its mark", lambda: resource.setrlimit(10, (1, 1)) or "lost"
+    def _steps(self) -> Iterator[tuple[str, Callable[[], object]]]:
+        for pid in self._told("pids"):
+            limit = partial(resource.prlimit, pid)
+            yield "limit its time", partial(limit, resource.RLIMIT_CPU, (1, 1))
+            yield "limit its files", partial(limit, resource.RLIMIT_NOFILE, (3, 3))
+            yield "slow it down", partial(os.setpriority, os.PRIO_PROCESS, pid, 19)
+            yield "bind it to a processor", partial(os.sched_setaffinity, pid, {0})
+            yield "end it", partial(os.kill, pid, signal.SIGKILL)
+        yield "lose its mark", partial(resource.setrlimit, 10, (1, 1))
         for family, host in PLACES:
-            yield "take its port", lambda family=family, host=host: self._listen(family, host)
-        for token in self._tokens():
-            yield "act as the operator", lambda token=token: self._ask(token)
+            yield "take its port", partial(self._listen, family, host)
+        for token in (*self._collected, *self._told("tokens")):
+            yield "act as the operator", partial(self._ask, token)
 
-    def _programs(self) -> list[int]:
-        """All other processes of this user: the launcher, the guard, a neighbour, the next server.
-        The test lives among them, so they are only tried where they belong to a server."""
-        found = []
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                line = Path(f"/proc/{name}/cmdline").read_bytes()
-                ours = b"fork_server.py" in line or line.endswith(b"-m\0bridge\0")
-                if ours and self._at["mine"] in (b"", Path(f"/proc/{name}/environ").read_bytes()):
-                    found.append(int(name))
-        return found
-
-    def _limit(self, pid: int, what: int, limits: tuple[int, int]) -> int:
-        resource.prlimit(pid, what, limits)
-        return pid
-
-    def _listen(self, family: int, host: str) -> str:
+    def _listen(self, family: int, host: str) -> None:
         with contextlib.ExitStack() as unused:
             one = unused.enter_context(socket.socket(family))
             if family == socket.AF_INET6:
@@ -93,7 +81,6 @@ class Agent:
             one.setblocking(False)
             unused.pop_all()
             self._listening.append(one)
-        return host
 
     def _collect(self) -> None:
         for one in self._listening:
@@ -104,23 +91,26 @@ class Agent:
                     for line in client.recv(65536).decode("latin-1").splitlines():
                         if line.lower().startswith("authorization: bearer "):
                             self._collected.append(line.split()[-1])
-                            self._worked["collect a token"] = line[:20]
+                            self._worked.append("collect a token")
 
-    def _tokens(self) -> list[str]:
-        given = Path(self._at["report"] + ".tokens")
-        return [*self._collected, *(given.read_text().split() if given.exists() else [])]
+    def _told(self, what: str) -> list[Any]:
+        path = Path(self._at["report"] + ".targets")
+        return list(json.loads(path.read_text())[what]) if path.exists() else []
 
-    def _ask(self, token: str) -> str | None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._at["port"], timeout=5)
+    def _ask(self, token: str) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._at["port"], timeout=PATIENCE)
         headers = {"Authorization": f"Bearer {token}", "A2A-Version": "1.0"}
         connection.request("GET", "/tasks", headers=headers)
         status = connection.getresponse().status
-        self._worked.setdefault("was refused", str(status))
-        return str(status) if status not in (403, 503) else None
+        if status == 403:
+            self._refused += 1
+        if status in (403, 503):
+            raise ValueError("refused")
 
     def _write(self) -> None:
         part = Path(self._at["report"] + ".part")
-        told = {"rounds": self._rounds, "pid": os.getpid(), "worked": self._worked}
+        counts = {"rounds": self._rounds, "refused": self._refused, "pid": os.getpid()}
+        told = {**counts, "worked": self._worked}
         part.write_text(json.dumps(told))
         part.rename(self._at["report"])
 
