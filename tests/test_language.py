@@ -160,3 +160,15 @@ def test_the_lines_of_documents_are_short(path: Path) -> None:
         if len(line) > WIDTH and not is_code and not line.lstrip().startswith("|"):
             found.append(f"{path.name}:{number}")
     assert not found, found
+
+
+def test_no_text_tells_to_send_a_token_to_a_name() -> None:
+    """`localhost:PORT` may be [::1]:PORT, of another program."""
+    files = (*DOCUMENTS, *PRODUCT, *SCRIPTS, *(CHECKOUT / "deploy").rglob("*"))
+    texts = {path: path.read_text("utf-8") for path in files if path.is_file()}
+    found = [
+        f"{path.relative_to(CHECKOUT)}: {one}"
+        for path, text in texts.items()
+        for one in re.findall(r"localhost:[0-9$<{P].*", text)
+    ]
+    assert not found, "\n".join(found)

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import ipaddress
 import json
 import os
 import stat
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from bridge.client.failure import NO_SERVER, SEVERAL_SERVERS, ClientError
+from bridge.client.failure import CREDENTIALS_MISSING, NO_SERVER, SEVERAL_SERVERS, ClientError
 
 _LARGEST = 256 * 1024  # bytes of a file that is read
+_LISTENS = b"0A"
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
     """`url`: its address, or unix:PATH if it has only a Unix socket. `roots`: the directories that
     its agents may work in. `token_file`: None if it requires no token. `socket`: the path of its
-    Unix socket."""
+    Unix socket. `inodes`: of its sockets that listen on TCP."""
 
     url: str
     pid: int
@@ -29,17 +35,23 @@ class LocalServer:
     roots: tuple[str, ...]
     token_file: Path | None
     socket: str | None = None
+    inodes: frozenset[int] = frozenset()
 
     @property
     def token(self) -> str | None:
-        """The operator's token. None if the server needs none, or if others can read the file."""
+        """The operator's token. None if the server needs none, or if others can read the file.
+        Raises ClientError if another program listens at the address of the server."""
+        if self.token_file is None:
+            return None
+        if not self.inodes.issuperset(_listeners_at(self.url)):
+            text = f"another program than the local server listens at {self.url}: no token is sent"
+            raise ClientError(CREDENTIALS_MISSING, text, hint="restart the server")
         with contextlib.suppress(OSError, ValueError):
-            if self.token_file:
-                fd = _open(self.token_file)
-                try:
-                    return os.read(fd, _LARGEST).decode("ascii").strip()
-                finally:
-                    os.close(fd)
+            fd = _open(self.token_file)
+            try:
+                return os.read(fd, _LARGEST).decode("ascii").strip()
+            finally:
+                os.close(fd)
         return None
 
     def depth(self, path: str) -> int:
@@ -119,4 +131,44 @@ def _server(path: Path, described: Any) -> LocalServer:
         tuple(map(str, described["roots"])),
         token_file=path.parent / name if name else None,
         socket=str(described["socket"]) if described.get("socket") else None,
+        inodes=frozenset(map(int, described.get("inodes", ()))),
     )
+
+
+# --- the kernel's list of sockets (Linux) ---------------------------------------------------------
+
+
+def _listeners_at(url: str) -> set[int]:
+    """The inodes of the sockets that take connections to the host and port of `url`. Empty if this
+    system does not list them, and for a host name.
+
+    The kernel gives the number of an open socket to no other one. So it tells the server from
+    another program, also where the descriptors of the server's process cannot be read."""
+    parts = urlsplit(url)
+    try:
+        host, port = ipaddress.ip_address(parts.hostname or ""), parts.port
+    except ValueError:
+        return set()
+    found = [(address, inode) for address, number, inode in _listening() if number == port]
+    exact = {inode for address, inode in found if address == host}
+    return exact or {inode for address, inode in found if address.is_unspecified}
+
+
+def _listening() -> Iterator[tuple[_Address, int, int]]:
+    """Address, port and inode. The kernel lists these sockets first."""
+    for table in ("tcp", "tcp6"):
+        with (
+            contextlib.suppress(OSError, ValueError, IndexError),
+            open(f"/proc/self/net/{table}", "rb") as file,
+        ):
+            rows = (line.split() for line in islice(file, 1, None))
+            for row in takewhile(lambda row: row[3] == _LISTENS, rows):
+                address, _, port = row[1].partition(b":")
+                yield _address(address.decode()), int(port, 16), int(row[9])
+
+
+def _address(text: str) -> _Address:
+    """`text`: words of 32 bits in the order of this machine. Mapped IPv4 addresses become IPv4."""
+    words = (int(text[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(text), 8))
+    found = ipaddress.ip_address(b"".join(words))
+    return getattr(found, "ipv4_mapped", None) or found

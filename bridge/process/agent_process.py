@@ -300,6 +300,11 @@ class AgentProcess:
                 return
             await asyncio.wait([self._exited], timeout=QUIET / 4)
 
+    def kill_strays(self, inside: bool) -> int:
+        """Send SIGKILL to what the child has left in the background, without waiting. Returns the
+        number of processes. `inside`: see ProcessTree.strays()."""
+        return 0 if self._reaped else self._tree.kill_strays(inside)
+
     async def stop(self, grace: float = TERM_GRACE) -> str:
         """End the child and its descendants. Safe to call twice and after the exit.
 

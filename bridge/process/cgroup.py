@@ -152,13 +152,8 @@ def holds_agents(group: int) -> bool | None:
     return None
 
 
-def is_agent(pid: int) -> bool:
-    """Whether the process is in such a group now."""
-    return bool(holds_process(pid))
-
-
 def holds_process(pid: int) -> bool | None:
-    """The same; None if the group of the process is unknown."""
+    """Whether the process is in such a group now; None if its group is unknown."""
     groups = _groups_of(pid)
     return any(map(_is_of_agents, groups)) if groups else None
 

@@ -11,24 +11,27 @@ secrets in it: four bytes with a length, and that many bytes of marshal, a dict:
 
     argv, env, cwd   the program's; `cwd` is a real path, without symbolic links
     group            the cgroup.procs of its control group, or ""; the child enters it first
+    mark             of its session (sandbox/mark.py); without one, it keeps that of this process
     rules            of sandbox/confine.py for a profile without a command of its own, or None
     checked          whether the rules are a result of confine.checked()
 
 The child leads a session of its own. It is a child of the process that started the fork server,
 unless the path of a file follows in the packet: then the program outlives the server, and is a
-child of this process. This process stays until the last of these children has ended; without any,
-it ends with the other side of its stdin. It writes one line into the file: the child's pid and its
-start time (clock ticks after boot). Once the child has ended, it adds the exit status, as
-subprocess gives it, and reaps the child afterwards: a reader that finds no status while the process
-is in /proc has to read again.
+child of this process. Orphans below it become children of this process, too. This process stays
+until the last of these children has ended; without any, it ends with the other side of its stdin.
+It writes one line into the file: the child's pid and its start time (clock ticks after boot). Once
+the child has ended, it adds the exit status, as subprocess gives it, and reaps the child
+afterwards: a reader that finds no status while the process is in /proc has to read again.
 
 Such a packet has one more descriptor, after that of stderr: the read end of the child's stdout.
 This process keeps it, so that the child's output is not lost with the server. A running server
 reads it; without a server, this process moves the output to the file `out` beside the other one
 (bridge/process/pump.py).
 
-Two other kinds of packets are for the guard (bridge/process/guard.py), which runs here: `+` with
-the descriptor of a file cgroup.freeze, and `d` with a deadline.
+Other kinds of packets are for parts that run here. For the guard (bridge/process/guard.py): `+`
+with the descriptor of a file cgroup.freeze, and `d` with a deadline. For the ports of the server
+(bridge/process/held_ports.py): `h` with a socket, and `m` with the beginning of the markers of
+processes that this process ends after the server.
 
 The answer is the child's pid, on one line; the end of the file follows when the program runs. If it
 cannot run, the rest is marshal: the members of an OSError, `[errno, strerror, filename]`, or the
@@ -45,20 +48,22 @@ import fcntl
 import gc
 import marshal
 import os
+import resource
 import select
 import signal
 import socket
 import struct
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from bridge.process import guard, pump
+from bridge.process import guard, held_ports, pump
 from bridge.sandbox import confine, kernel, landlock, seccomp
 
-NAME = b"agent-launcher"  # its name in lists of processes
+NAME = held_ports.NAME.encode()
 STREAMS, MOST = 3, 6  # descriptors: of a program, and the maximum in a packet
 PACKET = 8192  # bytes: a letter and a path
 LENGTH = 4  # bytes of the length before an order
@@ -69,7 +74,7 @@ _CLONE = {"x86_64": 56, "aarch64": 220}  # the number of the system call
 _MACHINE = os.uname().machine
 _CLONE3 = 435
 _CLONE_PARENT, _CLONE_INTO_CGROUP, _SIGCHLD = 0x8000, 1 << 33, 17
-_SET_DUMPABLE, _SET_NAME = 4, 15
+_SET_DUMPABLE, _SET_NAME, _SET_SUBREAPER = 4, 15, 36
 
 
 class _Program:
@@ -136,6 +141,7 @@ class _Program:
 
 _programs: list[_Program] = []
 _guard = guard.Guard()
+_ports = held_ports.HeldPorts()
 
 
 def serve(control: socket.socket) -> None:
@@ -149,51 +155,74 @@ def serve(control: socket.socket) -> None:
     name = ctypes.create_string_buffer(NAME)
     kernel.prctl(_SET_NAME, ctypes.addressof(name))
     kernel.prctl(_SET_DUMPABLE, 0)  # a child has its order in memory until execve()
+    kernel.prctl(_SET_SUBREAPER, 1)  # so that a child shows whether any process of an agent lives
     # Fill the caches, or each child would compute these values:
-    landlock.abi(), seccomp.program(True), seccomp.program(False)
+    landlock.abi(), seccomp.prepare()
     gc.collect()
     gc.freeze()
-    poll = select.poll()
-    for fd in (control.fileno(), died):
-        poll.register(fd, select.POLLIN)
     while True:
         left = any(one.left is not None for one in _programs)
-        ready = {fd for fd, _ in poll.poll(_timeout(left))}
+        ready = _wait((control.fileno(), died, *_ports.fds), left)
         if _guard.due:
             _guard.freeze()
         if died in ready or left:
             _reap(died)
         if control.fileno() in ready and not _take(control):
             break
+        if not ready.isdisjoint(_ports.fds) and not _has_ended(control):
+            _ports.turn_away()
     os.dup2(os.open(os.devnull, os.O_RDWR), 2)  # a reader of the server's stderr then sees its end
     _outlive(died)
+    _ports.close()
 
 
 def _outlive(died: int) -> None:
     """After the end of the server: move the output while no server runs."""
     attended = _attended()
     alone = True
-    while _programs:
-        poll, now = select.poll(), time.monotonic()
-        poll.register(died, select.POLLIN)
+    _ports.leave()
+    while _programs or _has_children():
+        now = time.monotonic()
         pipes = {one.pipe: one for one in _programs if one.pipe >= 0 and one.again <= now}
-        for fd in pipes if alone else (attended,):
-            poll.register(fd, select.POLLIN if alone else 0)
         waits = any(one.again > now or one.left is not None for one in _programs)
-        ready = {fd for fd, _ in poll.poll(_timeout(waits))}
+        watched = (died, *_ports.fds, *(pipes if alone else ()))
+        ready = _wait(watched, waits, -1 if alone else attended)
         if _guard.due:
             _freeze_alone(attended)
+        owned = _ports.serve(ready)
         if alone:
             alone = _move_all([pipes[fd] for fd in ready & pipes.keys()], attended)
-        else:
-            alone = attended in ready
+            alone = alone and not (owned and attended >= 0)
+        elif attended in ready:
+            alone = True
+            _ports.leave()
         _reap(died)
 
 
-def _timeout(waits: bool) -> float | None:
-    """Milliseconds of a poll."""
-    pauses = [one for one in (_guard.pause, AGAIN if waits else None) if one is not None]
-    return min(pauses) * 1000 if pauses else None
+def _wait(fds: Iterable[int], waits: bool, hangs_up: int = -1) -> set[int]:
+    """The descriptors that can be read, after some time perhaps none; and `hangs_up` if it did."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    if hangs_up >= 0:
+        poll.register(hangs_up, 0)
+    given = (_guard.pause, _ports.pause, AGAIN if waits else None)
+    pauses = [one for one in given if one is not None]
+    return {fd for fd, _ in poll.poll(min(pauses) * 1000 if pauses else None)}
+
+
+def _has_ended(control: socket.socket) -> bool:
+    """Whether the server has ended. It may have done so after the last poll."""
+    with contextlib.suppress(BlockingIOError):
+        return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    return False
+
+
+def _has_children() -> bool:
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        return True
+    return False
 
 
 def _freeze_alone(attended: int) -> None:
@@ -220,8 +249,9 @@ def _move_all(programs: list[_Program], attended: int) -> bool:
 
 def _attended() -> int:
     """A descriptor of the FIFO that shows whether a server runs; -1 if there is none."""
-    for one in _programs:
-        path = os.path.join(os.path.dirname(one.file), "../..", pump.ATTENDED)
+    folders = (os.path.join(os.path.dirname(one.file), "../..") for one in _programs)
+    for folder in filter(None, (_ports.folder, *folders)):
+        path = os.path.join(folder, pump.ATTENDED)
         with contextlib.suppress(OSError):
             return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     return -1
@@ -240,6 +270,11 @@ def _take(control: socket.socket) -> bool:
     elif packet[:1] == guard.ADD and fds:
         keep = fds[0]
         _guard.add(keep)
+    elif packet[:1] == held_ports.HOLD:
+        keep = fds[0] if fds else -1
+        _ports.hold(fds[0] if fds else None, os.fsdecode(packet[1:]))
+    elif packet[:1] == held_ports.MORTAL:
+        _ports.mortal = packet[1:].decode()
     elif packet and not flags & socket.MSG_CTRUNC:  # truncated if too few descriptors were free
         keep = _launch(list(fds), packet[:1] == b"g", os.fsdecode(packet[1:]))
     for fd in fds:
@@ -350,6 +385,8 @@ def _prepare(order: dict[str, Any], fds: list[int], server: int) -> None:
         os.dup2(fd, number)
     os.closerange(STREAMS, server)
     os.closerange(server + 1, 2**31 - 1)
+    if order.get("mark"):
+        resource.setrlimit(seccomp.SESSION_MARK, order["mark"])
 
 
 def _exec_confined(order: dict[str, Any], server: int) -> None:

@@ -1,8 +1,9 @@
 """The descendants of this process: find them, kill them, and reap them.
 
 Agents start each shell command in a session of its own, which `killpg` does not reach. So each
-child gets a marker in its environment, which its descendants inherit, and this process is their
-subreaper: a process whose parents have ended becomes a child of this process.
+child has a mark (sandbox/mark.py) and a marker in its environment, which its descendants inherit.
+This process and its launcher are subreapers: a process whose parents have ended becomes a child of
+the one that has started the program.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from pathlib import Path
 
 from bridge.process import cgroup, procfs
 from bridge.process.cgroup import Cgroup
-from bridge.process.procfs import MARKER, Family
+from bridge.process.procfs import Family
 from bridge.process.spawn import Child, launcher
 from bridge.process.spool import exit_code, who
+from bridge.sandbox import mark
 from bridge.sandbox.kernel import LIBC
+from bridge.sandbox.mark import Mark
 
 if sys.platform == "linux":
     table = procfs
@@ -38,7 +41,7 @@ _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 _starting: set[object] = set()  # spawns whose pid is not known yet
-_ours: set[int] = set()  # children that have an AgentProcess, which waits for them
+_ours: set[int] = set()  # programs that have an AgentProcess, which waits for them
 
 
 class ProcessTree:
@@ -50,30 +53,41 @@ class ProcessTree:
         self._marker = marker
         self._grouped = child.grouped
         self.ended = False  # the child itself; it may have been reaped
+        _ours.add(child.pid)
 
     def family(self) -> Family:
-        """The descendants that only the process table shows; none if the control group has all of
-        them.
+        """The descendants, by parent links; none if the control group has all of them. Once the
+        child has ended, its pid may belong to another process."""
+        return {} if self._grouped or self.ended else table.descendants(self._pid)
 
-        The search follows parent links. The parent link of an orphan leads to this process; then
-        its session or process group tells that it stems from the child. Once the child is reaped,
-        its pid may belong to another process, but the kernel does not reuse the id of a session
-        that has a member.
-        """
-        if self._grouped:
-            return {}
-        family = {} if self.ended else table.descendants(self._pid)
-        if not self.ended or self._pid not in _ours:
-            for pid, started in table.descendants(os.getpid()).items():
-                if pid != self._pid and self._pid in table.group_and_session(pid):
-                    family[pid] = started
-        return family
+    def strays(self, inside: bool) -> set[int]:
+        """What the child has left in the background: processes that do not descend from it any
+        more. `inside`: the child is bubblewrap, and the first child of its namespace's init is the
+        program; then its other children are such processes. Else they are siblings of the child or
+        of its launcher. No other process of the machine is looked at."""
+        above = table.parent(self._pid)
+        reaper = above if above == os.getpid() else table.parent(above)
+        beside = {*table.adopted(above), *table.adopted(reaper)} - _ours
+        wanted, group = mark.of(self._marker), self.cgroup.pids() if beside else set()
+        found = {pid for pid in beside if pid in group or wanted in table.marks(pid)}
+        for init in table.children(self._pid) if inside else ():
+            found.update(table.adopted(init)[1:])  # in the order of their birth and adoption
+        return found.union(*map(table.descendants, found))
+
+    def kill_strays(self, inside: bool) -> int:
+        """Send SIGKILL to them, without waiting. Returns their number."""
+        found = self.strays(inside)
+        for pid in found:
+            _kill(pid)
+        if found:
+            reap_orphans()
+        return len(found)
 
     def kill(self) -> None:
         """Send SIGKILL to the descendants, without waiting."""
         self.cgroup.kill()
         if not self._grouped:
-            for pid in {*self.family(), *table.marked(self._marker)}:
+            for pid in {*self.family(), *marked(self._marker)}:
                 _kill(pid)
 
     async def sweep(self, family: Family) -> int:
@@ -88,8 +102,8 @@ class ProcessTree:
             left = self.cgroup.pids()
             if not self._grouped:
                 family |= self.family()
-                marked = await asyncio.to_thread(procfs.marked, self._marker)
-                left |= table.alive(family) | marked
+                found = await asyncio.to_thread(marked, self._marker)
+                left |= table.alive(family) | found
             self.cgroup.kill()
             for pid in left:
                 family |= {} if self._grouped else table.descendants(pid)
@@ -120,24 +134,56 @@ def keep_private() -> None:
         LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def missed() -> tuple[str, ...]:
+    """What the end of a session may leave behind on this machine, for the operator."""
+    problem = mark.problem()
+    if cgroup.home() or problem is None:
+        return ()
+    return (f"processes that leave their parents and their environment: {problem}",)
+
+
 # --- kill ----------------------------------------------------------------------------------------
 
 
-def kill_marked(beginning: str, spared: Collection[str]) -> int:
-    """Send SIGKILL to all processes whose marker begins with `beginning` and is not in `spared`.
-    Returns the number of processes."""
-    wanted = f"{MARKER}={beginning}".encode()
-    kept = {f"{MARKER}={marker}".encode() for marker in spared}
-    killed: set[int] = set()
+def marked(marker: str) -> set[int]:
+    """All living processes of the session with this marker that its mark shows."""
+    wanted = mark.of(marker)
+    return _with_mark(lambda one: one == wanted)
+
+
+def living(beginning: str) -> set[int]:
+    """The same for all sessions whose markers are `beginning` (SERVER.) and an id."""
+    server = mark.of(beginning).server
+    groups = (Cgroup(one) for one in cgroup.markers() if one.startswith(beginning))
+    return _with_mark(lambda one: one.server == server).union(*(one.pids() for one in groups))
+
+
+def _with_mark(wanted: Callable[[Mark], bool]) -> set[int]:
+    return {pid for pid in table.processes() if any(map(wanted, table.marks(pid)))}
+
+
+def kill_session(marker: str) -> int:
+    """Send SIGKILL to all processes of the session with this marker. Returns their number."""
+    wanted = mark.of(marker)
+    return _kill_marked(lambda one: one == wanted, {marker})
+
+
+def kill_sessions(beginning: str, spared: Collection[str]) -> int:
+    """The same for all sessions whose markers are `beginning` (SERVER.) and an id, and not in
+    `spared`."""
+    server, kept = mark.of(beginning).server, set(map(mark.of, spared))
     groups = {one for one in cgroup.markers() if one.startswith(beginning)} - set(spared)
+    killed = _kill_marked(lambda one: one.server == server and one not in kept, groups)
+    cgroup.tidy()
+    return killed
+
+
+def _kill_marked(wanted: Callable[[Mark], bool], groups: Collection[str]) -> int:
+    """`groups`: the markers of their control groups."""
+    killed: set[int] = set()
     deadline = time.monotonic() + KILL_GRACE
     while time.monotonic() < deadline:  # a process may have forked before it was killed
-        found = {
-            pid
-            for pid in table.processes()
-            if any(line.startswith(wanted) and line not in kept for line in table.environment(pid))
-        }
-        found = found.union(*(Cgroup(marker).pids() for marker in groups))
+        found = _with_mark(wanted).union(*(Cgroup(marker).pids() for marker in groups))
         if not found:
             break
         for pid in found:
@@ -147,14 +193,12 @@ def kill_marked(beginning: str, spared: Collection[str]) -> int:
     reap_orphans()
     for marker in groups:
         Cgroup(marker).remove()
-    cgroup.tidy()
     return len(killed)
 
 
 def kill_descendants(spared: Collection[str] = ()) -> None:
     """Send SIGKILL to all descendants of this process, except those with a `spared` marker; for a
-    server that ends. Finds also descendants without the marker, a session or parents of their own,
-    and processes that are being started."""
+    server that ends. Finds also descendants without a mark, and starts that are under way."""
     deadline = time.monotonic() + KILL_GRACE
     while time.monotonic() < deadline:
         left = table.descendants(os.getpid()).keys() - _with_descendants(spared)
@@ -168,7 +212,7 @@ def kill_descendants(spared: Collection[str] = ()) -> None:
 def _with_descendants(markers: Collection[str]) -> set[int]:
     """Processes with one of these markers, their descendants and their parents; and the launcher,
     which may hold the output of a child that has just ended. The launcher ends by itself."""
-    roots = {pid for marker in markers for pid in table.marked(marker)}
+    roots = {pid for marker in markers for pid in marked(marker)}
     parents = {above for pid in roots if (above := table.parent(pid))}
     parents |= {launcher()} if markers else set()
     return roots.union(parents, *(table.descendants(pid) for pid in roots))

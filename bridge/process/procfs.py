@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-from pathlib import Path
+from collections.abc import Iterable
+
+from bridge.sandbox import mark
+from bridge.sandbox.mark import Mark
 
 MARKER = "CODING_AGENT_BRIDGE_PROCESS"
-"""A variable that descendants inherit in their environment, also after the end of their parents."""
+"""A variable that descendants inherit in their environment, also after the end of their parents. It
+has the marker of a session, for processes without a mark (sandbox/mark.py)."""
 
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _DEEPEST = 10_000  # parents; more is a loop, since links are read one by one
@@ -34,10 +37,17 @@ def alive(family: Family) -> set[int]:
     return {pid for pid, started in family.items() if start_time(pid) == started}
 
 
-def marked(marker: str) -> set[int]:
-    """All living processes whose environment carries `marker`."""
-    wanted = f"{MARKER}={marker}".encode()
-    return {pid for pid in processes() if wanted in environment(pid)}
+def marks(pid: int) -> set[Mark]:
+    """The marks of its sessions: of its limits, else those of its environment."""
+    found = mark.foreign(pid)
+    return {found} if found else {mark.of(one) for one in markers(environment(pid))}
+
+
+def markers(variables: Iterable[bytes]) -> list[str]:
+    """The markers of sessions among these `NAME=value`s."""
+    name = f"{MARKER}=".encode()
+    found = (line.removeprefix(name) for line in variables if line.startswith(name))
+    return [one.decode(errors="replace") for one in found]
 
 
 def start_time(pid: int) -> int:
@@ -52,17 +62,12 @@ def parent(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def group_and_session(pid: int) -> tuple[int, ...]:
-    """Its process group and its session; nothing if it is gone or a zombie."""
-    return tuple(map(int, living(pid)[2:4]))
-
-
 def activity(pid: int) -> tuple[str, ...]:
     """Counters that change when the process does anything: its CPU time, and the number and size of
     its reads and writes. Empty if it is gone."""
     fields = living(pid)
     try:
-        counted = Path(f"/proc/{pid}/io").read_text().splitlines() if fields else []
+        counted = _read(f"/proc/{pid}/io").decode().splitlines() if fields else []
     except OSError:  # another user's
         counted = []
     return (*fields[11:13], *counted)
@@ -74,21 +79,56 @@ def living(pid: int) -> list[str]:
     return [] if fields and fields[0] in "ZX" else fields
 
 
+def runs(pid: int) -> bool:
+    """Whether it is neither stopped nor ended."""
+    return stat(pid)[:1] not in ([], ["T"], ["t"], ["Z"], ["X"])
+
+
 def stat(pid: int) -> list[str]:
     """The fields of /proc/<pid>/stat from the state on; nothing if it is gone."""
     try:
-        line = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        line = _read(f"/proc/{pid}/stat").decode(errors="replace")
     except OSError:
         return []
     return line.rpartition(")")[2].split()  # the name before it may contain anything
 
 
+def name(pid: int) -> str:
+    """The name of its program, which it may have chosen; without control characters."""
+    try:
+        found = _read(f"/proc/{pid}/comm").decode(errors="replace").removesuffix("\n")
+    except OSError:
+        return ""
+    return "".join(one if one.isprintable() else "?" for one in found)
+
+
 def environment(pid: int) -> list[bytes]:
     """Its `NAME=value`s; empty if it is gone, a zombie, or a process of another user."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return _read(f"/proc/{pid}/environ").split(b"\0")
     except OSError:
         return []
+
+
+def filters(pid: int | str) -> int:
+    """The number of its filters for system calls, if it cannot gain privileges; else 0. 1 before
+    Linux 5.9, which does not tell the number."""
+    known = _status(pid)
+    confined = known.get("NoNewPrivs") == "1" and known.get("Seccomp") == "2"
+    return int(known.get("Seccomp_filters", 1)) if confined else 0
+
+
+def user(pid: int) -> int:
+    """The id of its user; -1 if it is gone."""
+    return int(_status(pid).get("Uid", "-1").split()[0])
+
+
+def _status(pid: int | str) -> dict[str, str]:
+    try:
+        lines = _read(f"/proc/{pid}/status").decode(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
 def holders(socket: int) -> set[int]:
@@ -134,10 +174,25 @@ def processes() -> list[int]:
 
 def children(pid: int) -> list[int]:
     """Its present children, of all its threads."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                text = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-                found += map(int, text.split())
-    return found
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    return [child for thread in threads for child in _children(pid, thread)]
+
+
+def adopted(pid: int) -> list[int]:
+    """The present children of its first thread, which gets all orphans from the kernel."""
+    return _children(pid, pid)
+
+
+def _children(pid: int, thread: int | str) -> list[int]:
+    try:
+        return [int(one) for one in _read(f"/proc/{pid}/task/{thread}/children").split()]
+    except OSError:
+        return []
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.readall()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 
 import psutil
 
-from bridge.process.procfs import MARKER, Family
+from bridge.process.procfs import Family, markers
+from bridge.sandbox import mark
+from bridge.sandbox.mark import Mark
 
 PARTS = 100  # of a second, in the times of processes
 
@@ -26,10 +27,19 @@ def alive(family: Family) -> set[int]:
     return {pid for pid, started in family.items() if start_time(pid) == started}
 
 
-def marked(marker: str) -> set[int]:
-    """All living processes whose environment carries `marker`."""
-    wanted = f"{MARKER}={marker}".encode()
-    return {pid for pid in processes() if wanted in environment(pid)}
+def marks(pid: int) -> set[Mark]:
+    """The marks of its sessions, from its environment."""
+    return {mark.of(one) for one in markers(environment(pid))}
+
+
+def children(pid: int) -> list[int]:
+    """Its present children."""
+    with contextlib.suppress(psutil.Error):
+        return [child.pid for child in psutil.Process(pid).children()]
+    return []
+
+
+adopted = children
 
 
 def processes() -> list[int]:
@@ -52,13 +62,6 @@ def parent(pid: int) -> int:
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).ppid() if start_time(pid) else 0
     return 0
-
-
-def group_and_session(pid: int) -> tuple[int, ...]:
-    """Its process group and its session; nothing if it is gone or a zombie."""
-    with contextlib.suppress(OSError):
-        return (os.getpgid(pid), os.getsid(pid)) if start_time(pid) else ()
-    return ()
 
 
 def activity(pid: int) -> tuple[str, ...]:

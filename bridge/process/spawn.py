@@ -25,10 +25,11 @@ from typing import Any
 
 from bridge.process.cgroup import Cgroup
 from bridge.process.guard import ADD, MOVABLE, RENEW, clock
+from bridge.process.held_ports import HOLD, MORTAL, make_door
 from bridge.process.procfs import MARKER
 from bridge.process.pump import PIPE
 from bridge.process.spool import prepare
-from bridge.sandbox import confine
+from bridge.sandbox import confine, mark
 from bridge.sandbox.kernel import ConfineError
 
 # Whether the launcher starts children. Elsewhere this process starts them, on pipes.
@@ -48,11 +49,11 @@ def libraries() -> str:
 @dataclass(frozen=True, slots=True)
 class Start:
     """A program to start. `cwd` is a real path, without symbolic links. `marker` identifies its
-    processes (MARKER); `stdin`: it has one, which stays open; otherwise it reads the end of file at
-    once. `group`: limits of its control group (Cgroup.limit); None: no control group. `rules`: see
-    sandbox/confine.py; None: it has all rights of this process. `by_launcher`:
-    process/fork_server.py starts it. `within`: the limit of the start, in seconds; a file system
-    that does not answer would block it for ever."""
+    processes (MARKER, and sandbox/mark.py); `stdin`: it has one, which stays open; otherwise it
+    reads the end of file at once. `group`: limits of its control group (Cgroup.limit); None: no
+    control group. `rules`: see sandbox/confine.py; None: it has all rights of this process.
+    `by_launcher`: process/fork_server.py starts it. `within`: the limit of the start, in seconds; a
+    file system that does not answer would block it for ever."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -63,6 +64,17 @@ class Start:
     rules: Mapping[str, Any] | None = None
     by_launcher: bool = LAUNCHES
     within: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPorts:
+    """What a launcher keeps after the end of this process, as long as a child may live: `sockets`,
+    for the next process with the state folder `folder`. Without a folder, children end with this
+    process: those with a marker that begins with `markers`."""
+
+    sockets: Sequence[socket.socket] = ()
+    folder: Path | None = None
+    markers: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
                 "env": {**start.env, MARKER: start.marker},
                 "cwd": start.cwd,
                 "group": group.make() if start.by_launcher and start.group is not None else "",
+                "mark": None if mark.problem() else [*mark.of(start.marker)],
                 "rules": rules,
                 "checked": checked,
             }
@@ -190,6 +203,7 @@ class _Launcher:
         self._control = -1  # the descriptor of the socket
         self._guarded: set[str] = set()  # markers
         self._until = 0.0  # the deadline of the guard
+        self._ports = KeptPorts()
         self.pid = 0
 
     def start(
@@ -228,7 +242,26 @@ class _Launcher:
                     self._tell(RENEW + str(self._until).encode())
                     for marker in self._guarded:
                         self._add(marker)
+                    self._hold(self._ports)
             return self._control, socket.socket(*kind, fileno=os.dup(self._control))
+
+    # --- the ports -----------------------------------------------------------------------------
+
+    def hold(self, ports: KeptPorts) -> None:
+        with self._lock:
+            self._ports = ports
+            if self._control >= 0:
+                self._hold(ports)
+
+    def _hold(self, ports: KeptPorts) -> None:
+        self._tell(HOLD)
+        for one in ports.sockets:
+            self._tell(HOLD, one.fileno())
+        if ports.folder is None:
+            self._tell(MORTAL + ports.markers.encode())
+        elif ports.sockets:
+            with contextlib.suppress(OSError), make_door(ports.folder) as listening:
+                self._tell(HOLD + os.fsencode(ports.folder), listening.fileno())
 
     # --- the guard -----------------------------------------------------------------------------
 
@@ -297,6 +330,11 @@ def renew(until: float) -> None:
 def freeze(frozen: bool) -> None:
     """Freeze or continue all guarded sessions; the guard does the same."""
     _launcher.freeze(frozen)
+
+
+def hold(ports: KeptPorts) -> None:
+    """Let the launcher hold these ports, also one that starts later."""
+    _launcher.hold(ports)
 
 
 def launcher() -> int:

@@ -258,6 +258,7 @@ def make_session_factory(
             line=settings.limits.max_line_bytes,
             term_grace=settings.limits.stop_grace_ms / 1000,
             group=group_limits(settings),
+            background=settings.limits.background_processes == "keep",
         ),
         markers=state.markers,
         spools=state.spools,

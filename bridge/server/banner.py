@@ -12,6 +12,7 @@ from pathlib import Path
 from bridge import __version__
 from bridge.auth.config import AuthConfig
 from bridge.process import cgroup
+from bridge.process.process_tree import missed
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.state_dir import State
@@ -34,11 +35,12 @@ MESSAGE = (
 @dataclass(frozen=True, slots=True)
 class Listening:
     """Where the server listens. `url`: http://HOST:PORT, or None without TCP. `path`: its Unix
-    socket; `knows_users`: users of that socket need no token."""
+    socket; `knows_users`: users of that socket need no token. `inodes`: of its TCP sockets."""
 
     url: str | None
     path: str | None = None
     knows_users: bool = False
+    inodes: Sequence[int] = ()
 
     @property
     def base(self) -> str:
@@ -57,6 +59,7 @@ def announce(
     facts = {
         "url": url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
         "socket": address.path,
+        "inodes": address.inodes,
         "started": time.time(),
         "agents": [one.id for one in agents],
         "roots": list(dict.fromkeys(root for one in spaces for root in (one.default, *one.roots))),
@@ -95,14 +98,14 @@ def banner(
         sandbox = sandboxes.get(agent.id)
         lines.append(f"  sandbox    {sandbox or NO_SANDBOX}")
         if sandbox and sandbox.left_open:
-            lines.append(f"  left open  {'; '.join(sandbox.left_open)}")
-    groups, base = cgroup.home(), address.base
+            lines.append(f"  left open  {'; '.join((*sandbox.left_open, *missed()))}")
+    base = address.base
     open_to = OPEN_TO_ALL if address.url else OPEN_TO_USER
     curl = f"curl -N {base}" if address.url else f"curl -N --unix-socket {_quoted(address)} {base}"
     lines += [
         f"  state      {state.place}",
         f"  token      {state.operator.path if state.operator else open_to}",
-        f"  cleanup    {f'control groups in {groups}' if groups else 'signals to descendants'}",
+        f"  cleanup    {_cleanup(all(one and one.walls for one in sandboxes.values()))}",
         *([f"  socket     {address.path}{_who(address, auth_config)}"] if address.path else []),
         f"  endpoint   {base}/a2a/jsonrpc",
         *(f"             {base}/agents/{agent.id}/a2a/jsonrpc" for agent in agents[1:]),
@@ -113,6 +116,15 @@ def banner(
         f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",
     ]
     return "\n".join(lines)
+
+
+def _cleanup(walled: bool) -> str:
+    """How the processes of a session are found at its end."""
+    if groups := cgroup.home():
+        return f"control groups in {groups}"
+    if missed():
+        return "signals to descendants"
+    return f"marks of processes{'' if walled else ', which an agent without a sandbox can remove'}"
 
 
 def _who(address: Listening, config: AuthConfig) -> str:

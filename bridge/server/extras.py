@@ -238,12 +238,11 @@ _needs_postgres = functools.partial(_needs, "postgres", "BRIDGE_STORE is a Postg
 _needs_redis = functools.partial(_needs, "redis", "BRIDGE_BUS is the URL of Redis")
 
 
-def grpc_server(settings: Settings) -> GrpcServer | None:
-    """The listener on BRIDGE_GRPC_PORT, which is bound and does not serve yet. Requires a running
-    event loop. Raises ConfigurationError, also if the extra `grpc` is missing."""
+def grpc_server(settings: Settings, port: int) -> GrpcServer:
+    """The listener of gRPC, which is bound and does not serve yet. Requires a running event loop.
+    Raises OSError if the port cannot be used, and ConfigurationError, also if the extra `grpc` is
+    missing."""
     chosen, server = settings.grpc, settings.server
-    if chosen.port is None:
-        return None
     try:
         from bridge.transports.grpc.server import GrpcConfig, GrpcServer
     except ImportError as error:
@@ -256,7 +255,7 @@ def grpc_server(settings: Settings) -> GrpcServer | None:
         ) from None
     config = GrpcConfig(
         host=chosen.host,
-        port=chosen.port,
+        port=port,
         certificate=Path(chosen.tls_cert).expanduser() if chosen.tls_cert else None,
         key=Path(chosen.tls_key).expanduser() if chosen.tls_key else None,
         max_body=server.max_body_bytes,

@@ -2,14 +2,16 @@
 
 An agent runs as the user of the server, on the same machine. So neither a user id nor a token,
 which an agent without walls can read, proves that a request comes from the operator. An agent
-cannot change its control group and its parents. The operator's credentials are valid only on
-connections whose peer is proved to be outside; a connection without proof is refused:
+within walls cannot change its mark (sandbox/mark.py) and its control group. The operator's
+credentials are valid only on connections whose peer is proved to be outside; a connection without
+proof is refused:
 
 * The kernel names the control group of the process that made the socket. An agent within walls
   cannot leave its group, so the group decides.
 * Without control groups, or if an agent has no walls, the processes that hold the socket decide.
-  At least one process must hold it, and none of them may descend from the server, have its marker,
-  or be in a group of an agent.
+  At least one process must hold it, and none of them may descend from the server, have the mark of
+  an agent of any server, or be in a group of an agent. If the agents of this server have no marks,
+  none of them may be confined as an agent is.
 
 A connection from another machine is accepted without a search: a local process cannot hold it. On a
 Unix socket, the kernel names the process that connected.
@@ -32,6 +34,7 @@ from bridge.auth.peercred import SocketPeer, address, peer_of
 from bridge.auth.unix_peer import Connection, is_unix, look_at_peer, names_processes
 from bridge.errors import Unavailable
 from bridge.process import cgroup, procfs
+from bridge.sandbox import mark
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +50,8 @@ class LocalOrigin:
     available, decide, because walls keep every agent in its group."""
 
     def __init__(self, markers: str, walled: bool) -> None:
-        self._marker = f"{procfs.MARKER}={markers}".encode()
+        self._markers = markers
+        self._server = mark.of(markers).server
         self._walled = walled
         self._known: WeakKeyDictionary[object, bool] = WeakKeyDictionary()  # by connection
         self._searcher = ThreadPoolExecutor(1, thread_name_prefix="origin")
@@ -89,7 +93,7 @@ class LocalOrigin:
         return await self._in_thread(self._search, peer, ends)
 
     async def _decide_unix(self, connection: Connection) -> bool:
-        agents = look_at_peer(connection, cgroup.holds_process)
+        agents = look_at_peer(connection, _belongs_to_any)
         if agents or self._group_decides:
             return agents is False
         return bool(await self._in_thread(look_at_peer, connection, self._is_not_inside))
@@ -126,12 +130,16 @@ class LocalOrigin:
         return ""
 
     def _marker_in(self, pids: Iterable[int]) -> str:
-        name = f"{procfs.MARKER}=".encode()
-        variables = (
-            line for pid in pids for one in procfs.lineage(pid) for line in procfs.environment(one)
-        )
-        found = next((line for line in variables if line.startswith(self._marker)), name)
-        return found.removeprefix(name).decode("ascii", "replace")
+        """The first marker in the environments of the processes and their parents. An agent can
+        change its environment, so the mark of its process must agree."""
+        for pid in pids:
+            known = mark.foreign(pid)
+            for variables in map(procfs.environment, procfs.lineage(pid)):
+                for one in procfs.markers(variables):
+                    agrees = known == mark.of(one) if known else mark.problem() is not None
+                    if agrees and one.startswith(self._markers):
+                        return one
+        return ""
 
     @property
     def _group_decides(self) -> bool:
@@ -156,10 +164,22 @@ class LocalOrigin:
         lineage = procfs.lineage(pid)
         if not lineage or os.getpid() in lineage:
             return True
-        variables = (line for one in lineage for line in procfs.environment(one))
-        return any(line.startswith(self._marker) for line in variables) or any(
-            map(cgroup.is_agent, lineage)
-        )
+        return any(map(self._is_agent, lineage))
+
+    def _is_agent(self, pid: int) -> bool:
+        ours = any(one.server == self._server for one in procfs.marks(pid))
+        return ours or bool(_belongs_to_any(pid)) or (mark.problem() is not None and _walled(pid))
+
+
+def _belongs_to_any(pid: int) -> bool | None:
+    """Whether the process has the mark of an agent of any server, or is in the control group of
+    one; None if its group is unknown."""
+    return True if mark.foreign(pid) else cgroup.holds_process(pid)
+
+
+def _walled(pid: int) -> bool:
+    """Whether the process has more walls than this one, as an agent has."""
+    return procfs.filters(pid) > procfs.filters("self")
 
 
 def watch(markers: str, walled: bool) -> LocalOrigin | None:

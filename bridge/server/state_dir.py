@@ -21,7 +21,7 @@ from bridge.errors import ConfigurationError
 from bridge.files.folders import closing, open_folder, replace_file
 from bridge.process import cgroup
 from bridge.process.guard import MOVABLE
-from bridge.process.process_tree import kill_marked, table
+from bridge.process.process_tree import kill_sessions, table
 from bridge.process.pump import attend
 from bridge.process.spawn import LAUNCHES
 from bridge.server.token_file import DESCRIPTION, OperatorToken
@@ -78,7 +78,7 @@ class State:
         """Kill all processes and remove all streams of earlier servers, except those of the
         sessions `kept`."""
         ids = set(kept)
-        killed = kill_marked(self.markers, {self.markers + one for one in ids})
+        killed = kill_sessions(self.markers, {self.markers + one for one in ids})
         if killed:
             facts = {"event": "processes.leftover", "count": killed}
             log.warning("killed processes of an earlier server", extra=facts)

@@ -115,6 +115,21 @@ def describe(folder: Path | None, beside: Path, facts: Mapping[str, Any]) -> Des
     return Description(folder / DESCRIPTION, fd, lock)
 
 
+def is_described(folder: Path) -> bool:
+    """Whether a running server has described itself in the folder."""
+    try:
+        fd = os.open(folder / DESCRIPTION, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def open_secret(folder: Path, name: str) -> str:
     """The secret of 43 characters in the file `name` of the folder, created if it is missing.
     Raises OSError."""

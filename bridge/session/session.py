@@ -17,16 +17,13 @@ from bridge.adapter.input import AdapterInput
 from bridge.process.agent_process import AgentProcess, ProcessLimits, to_the_end
 from bridge.process.guard import MOVABLE
 from bridge.process.line_splitter import LineSplitter
-from bridge.process.process_tree import kill_marked
+from bridge.process.process_tree import KILL_GRACE, kill_session
 from bridge.process.spawn import Start
 from bridge.process.spool import Spool
 from bridge.session.redaction import NO_SECRETS, Secrets
 from bridge.session.tally import SessionTally
 from bridge.session.turn import SessionStreams, SessionTurn, Sink, TurnLimits
-from bridge.task.events import (
-    Answer,
-    Question,
-)
+from bridge.task.events import ENDINGS, AgentEvent, Answer, Question, TimedOut
 from bridge.task.message import Message
 
 log = logging.getLogger(__name__)
@@ -64,6 +61,7 @@ class Session:
         self.streams = SessionStreams(adapter, limits, secrets, rules)
         self._environment = environment
         self._rules = rules  # cleared at the start: each session has its own
+        self._by_bwrap = bool(rules and rules["profile"] == "bwrap")
         self._limits = limits
         self._stopping: asyncio.Task[str] | None = None
 
@@ -124,7 +122,7 @@ class Session:
         try:
             spool = Spool(self.spool, position)
         except OSError:  # the folder is gone, and the session is lost
-            kill_marked(self.marker, ())
+            kill_session(self.marker)
             raise
         self.streams.process = AgentProcess.attach(
             spool,
@@ -175,9 +173,18 @@ class Session:
         the handshake.
 
         Returns after the end of the turn, at the latest when a time limit is exceeded. An exception
-        of `sink` also ends the turn, and is raised.
+        of `sink` also ends the turn, and is raised. What the agent has left in the background is
+        killed before `sink` gets the end, and has ended at the return.
         """
-        turn = self.streams.turn = SessionTurn(sink, self._limits, taken)
+        strays = 0
+
+        def pass_on(events: list[AgentEvent | TimedOut]) -> None:
+            nonlocal strays
+            if isinstance(events[-1], ENDINGS):
+                strays = self._kill_strays()
+            sink(events)
+
+        turn = self.streams.turn = SessionTurn(pass_on, self._limits, taken)
         try:
             begin()
             if self.streams.process and self.streams.process.exit_code is not None:
@@ -188,10 +195,26 @@ class Session:
                 sink([*self.streams.pending_output(), late])
             if turn.error:
                 raise turn.error
+            if strays:
+                await self._end_strays(strays)
         finally:
             turn.end()
             if self.streams.turn is turn:
                 self.streams.turn = None
+
+    def _kill_strays(self) -> int:
+        """Kill what the agent has left in the background. Returns the number of processes."""
+        if self._limits.background or self.streams.process is None:
+            return 0
+        return self.streams.process.kill_strays(self._by_bwrap)
+
+    async def _end_strays(self, count: int) -> None:
+        """Return after their end: one may have forked before it was killed."""
+        log.info("ended processes in the background", extra={**self._facts(), "count": count})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_GRACE):
+                while self._kill_strays():  # noqa: ASYNC110 - no event reports their end
+                    await asyncio.sleep(0.002)
 
     def go_on(self, waiting: bool) -> None:
         """Begin a run() with a turn that an earlier server began."""

@@ -41,7 +41,8 @@ Sink = Callable[[list[AgentEvent | TimedOut]], None]
 class TurnLimits:
     """Times in seconds, 0 = unlimited; the line limit in bytes; `group` as in process.Start.
     `start` limits the handshake, `turn` the whole turn. `interrupt_grace`: from the interrupt in
-    the protocol of the CLI to SIGTERM. `exit_grace`: from the end of its stdout to its exit."""
+    the protocol of the CLI to SIGTERM. `exit_grace`: from the end of its stdout to its exit.
+    `background`: processes that the agent leaves in the background outlive the turn."""
 
     turn: float = 3600.0
     silence: float = 0.0
@@ -51,6 +52,7 @@ class TurnLimits:
     start: float = 0.0
     interrupt_grace: float = 2.0
     exit_grace: float = 2.0
+    background: bool = False
 
 
 class SessionTurn:

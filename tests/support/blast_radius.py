@@ -69,7 +69,9 @@ EXPECTED: dict[str, tuple[str, ...]] = {
                 "use-the-socket-of-the-bridge-without-a-token",
                 "use-the-socket-of-the-bridge-with-the-token-of-its-operator",
                 *("delegate-to-an-agent-without-a-boundary", "rewrite-its-own-output"),
-                "cut-its-own-output",
+                *("cut-its-own-output", "listen-beside-the-bridge-on-localhost"),
+                "listen-beside-the-bridge-on-all-addresses",
+                "listen-on-the-grpc-port-of-the-bridge",
             ),
             "no no no",
         ),
@@ -124,6 +126,7 @@ def settings(profile: str, at: Mapping[str, Any]) -> dict[str, Any]:
         "BRIDGE_SANDBOX": profile,
         "BRIDGE_STATE_DIR": at["state"],
         "BRIDGE_UNIX_SOCKET": at["bridge socket"],
+        "BRIDGE_GRPC_PORT": "0",
         "CONFIG_FILE": at["settings"],
     }
 

@@ -14,11 +14,12 @@ from tests.support.forked_command import PROGRAM
 
 def children(pid: int | None = None) -> list[psutil.Process]:
     """All processes below this one (or that one), zombies included; not the process that starts
-    them, which stays as long as the server, and not the one that runs commands of the tests."""
+    them, which stays as long as the server, not the zombies that it reaps, and not the process that
+    runs commands of the tests."""
     return [
         one
         for one in psutil.Process(pid).children(recursive=True)
-        if not (_launches(one) or _runs_commands(one))
+        if not (_launches(one) or _runs_commands(one) or _is_reaped(one))
     ]
 
 
@@ -33,6 +34,13 @@ def _launches(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.name() == NAME.decode() or process.cmdline() == list(LAUNCHER)
     return False
+
+
+def _is_reaped(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = process.parent()
+        return bool(parent and _launches(parent)) and process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def _runs_commands(process: psutil.Process) -> bool:

@@ -721,6 +721,41 @@ def listen_on_any_free_port(at: Targets) -> None:
     listen(0)
 
 
+@attempt
+def listen_beside_the_bridge_on_localhost(at: Targets) -> None:
+    listen_beside(at["port"], "::1", "127.0.0.1", "127.0.0.2", "::ffff:127.0.0.1")
+
+
+@attempt
+def listen_beside_the_bridge_on_all_addresses(at: Targets) -> None:
+    listen_beside(at["port"], "::", "0.0.0.0")
+
+
+@attempt
+def listen_on_the_grpc_port_of_the_bridge(at: Targets) -> None:
+    listen_beside(at["grpc"], "127.0.0.1", "::1", "::", "0.0.0.0", "127.0.0.2")
+
+
+def listen_beside(port: int, *hosts: str) -> None:
+    """On any of these addresses, with each option that may share a port."""
+    problem = None
+    for host in hosts:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
+                try:
+                    one.setsockopt(socket.SOL_SOCKET, option, 1)
+                    if ":" in host:
+                        only = "." not in host
+                        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only)
+                    one.bind((host, port))
+                    one.listen()
+                    return
+                except OSError as error:
+                    problem = error
+    assert problem
+    raise problem
+
+
 def listen(port: int) -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", port))

@@ -10,6 +10,7 @@ to show before anything else. SOCKET is where it tells that it lives (tests/supp
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -37,7 +38,7 @@ def forever() -> None:
         time.sleep(1000)
 
 
-def fork(then: Callable[[], None]) -> None:
+def fork(then: Callable[[], object]) -> None:
     if os.fork() == 0:
         try:
             then()
@@ -102,9 +103,27 @@ def cleared() -> None:
 
 
 def cleared_environment() -> None:
+    """Nor can other programs of its user look into it, and it has another name."""
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+    ctypes.CDLL(None).prctl(15, b"kworker", 0, 0, 0)  # PR_SET_NAME
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     report("cleared-environment")
     forever()
+
+
+def leaves_strays() -> None:
+    """Orphans, beside a helper that is a child in a session of its own."""
+    fork(lambda: (os.setsid(), report("helper")))
+    for stray in (orphan, cleared):
+        fork(lambda stray=stray: (fork(stray), os._exit(0)))
+    report("child")
+    forever()
+
+
+def orphan() -> None:
+    os.setsid()
+    fork(lambda: report("below-the-orphan"))
+    report("orphan")
 
 
 def leaves_a_cleared_orphan() -> None:

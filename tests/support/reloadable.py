@@ -14,11 +14,13 @@ from aiohttp import ClientSession, ClientTimeout
 
 from bridge.auth.authentication import Identity
 from bridge.process.process_tree import reap_orphans
+from bridge.process.spawn import KeptPorts, hold
 from bridge.server.agents.configured import configure_agents
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle.parts import Parts, assemble, restore, trust_operator
 from bridge.server.lifecycle.site import Site, make_site
 from bridge.server.operate.log_output import log_as
+from bridge.server.operate.ports import Ports
 from bridge.server.operate.reload import Changes
 from bridge.server.operate.sockets import listen_tcp
 from bridge.server.operate.systemd import ALONE
@@ -91,14 +93,17 @@ async def reloadable(
     with _own_log(), ExitStack() as unused:
         log_as(loaded)
         agents = configure_agents(loaded)
-        parts = await assemble(agents, loaded, unused, service=ALONE, identity=identity)
+        ports = Ports(chosen.store_folder)
+        parts = await assemble(
+            agents, loaded, unused, service=ALONE, identity=identity, ports=ports
+        )
         trust_operator(chosen, identity, parts)
         await restore(chosen, parts)
         async with ClientSession(timeout=ClientTimeout(30), read_bufsize=2**25) as http:
             server = Reloadable(chosen, parts, http)
             site = server.site = make_site(loaded, parts, identity, server.read)
             await site.runner.setup()
-            sockets = listen_tcp(chosen, ALONE.sockets) or []
+            sockets = listen_tcp(chosen, ALONE.sockets, ports) or []
             for listening in (*sockets, *([parts.unix.listening] if parts.unix else [])):
                 await site.runner.site(listening).start()
             port = next(one[1] for one in site.runner.addresses if not isinstance(one, str))
@@ -127,6 +132,8 @@ async def _close(parts: Parts, site: Site, keep: bool) -> None:
     await parts.state.close()
     site.watchdog.close()
     await asyncio.to_thread(parts.fleet.close_sandboxes)
+    parts.ports.close()
+    hold(KeptPorts())  # the launcher of the tests lives on
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import token_issuer
 from bridge.server.lifecycle.parts import make_pool
 from bridge.server.operate.pages import OperatorPages
+from bridge.server.operate.ports import Ports
 from bridge.server.operate.sockets import limits
 from bridge.server.operate.tracing import open_tracing
 from bridge.server.settings.load import Loaded
@@ -119,6 +120,18 @@ async def serving(
         yield server
 
 
+def _grpc(settings: Settings, default: str) -> tuple[GrpcPort, Callable[[], Awaitable[None]]]:
+    """The port, and the function that closes it."""
+    ports = Ports()
+    port = GrpcPort(settings, default, ports)
+
+    async def close() -> None:
+        await port.stop(0.5)
+        ports.close()
+
+    return port, close
+
+
 @asynccontextmanager
 async def serving_loaded(
     loaded: Loaded,
@@ -138,7 +151,7 @@ async def serving_loaded(
     redis = await _redis(chosen, state, push)
     await push.start(_find)
     agents = configure_agents(loaded)
-    grpc = GrpcPort(chosen, agents[0].id)
+    grpc, close_port = _grpc(chosen, agents[0].id)
     identity = Identity(chosen.auth.config, Issuer(issuer) if issuer else token_issuer(chosen))
     push.admits = identity.admits
     shared = SharedParts(
@@ -193,7 +206,7 @@ async def serving_loaded(
         pages.close()
         watchdog.close()
         await asyncio.gather(*(manager.close(drain=0) for manager in managers))
-        await grpc.stop(0.5)
+        await close_port()
         await redis.stop(0.5)
         await runner.cleanup()
         if unix:

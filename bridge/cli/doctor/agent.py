@@ -21,6 +21,7 @@ from bridge.cli.doctor.mcp import own_entries
 from bridge.cli.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.cli.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
+from bridge.process.process_tree import missed
 from bridge.process.spawn import libraries
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.cli_info import CommandResult, run_command
@@ -104,7 +105,7 @@ def _boundary(sandbox: Sandbox | None) -> Check:
     if sandbox is None:
         return note("sandbox", "none: it can do all that this user can do (BRIDGE_SANDBOX)")
     check = ok if sandbox.walls or sandbox.profile == "external" else note
-    left = list(sandbox.left_open)
+    left = [*sandbox.left_open, *missed()]
     words = f"{sandbox}; left open: {'; '.join(left)}" if left else str(sandbox)
     return check("sandbox", words, profile=sandbox.profile, open=left)
 

@@ -18,8 +18,10 @@ from bridge.errors import ConfigurationError
 from bridge.process import cgroup
 from bridge.sandbox import landlock
 from bridge.sandbox.profile import best
+from bridge.server.operate.port_users import reason
+from bridge.server.operate.ports import Ports
 from bridge.server.operate.restore import kept_in
-from bridge.server.operate.sockets import bind, check_unix_socket
+from bridge.server.operate.sockets import check_unix_socket
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import DATABASE, is_exposed
 
@@ -188,12 +190,15 @@ def port(settings: Settings) -> Check:
         return ok("port", "none (PORT=none)")
     where = f"{host}:{number}"
     try:
-        for one in bind(host, number):
+        ports = Ports()
+        for one in ports.listen(host, number):
             one.close()
+        ports.close()
     except OSError as error:
         another = number + 1 if number < 65535 else 0
         step = f"stop the program that listens there, or run with --port {another}"
-        return failed("port", f"cannot listen on {where}: {error.strerror}", step, address=where)
+        text = f"cannot listen on {where}: {reason(error, number)}"
+        return failed("port", text, step, address=where)
     if number == 0:
         return ok("port", f"any free port on {host}", address=where)
     return ok("port", f"{where} is free", address=where)

@@ -18,7 +18,7 @@ from pathlib import Path
 from bridge.adapter import Prompt, SessionStart
 from bridge.cli.doctor.report import Check, failed, note, ok
 from bridge.process.cgroup import Cgroup
-from bridge.process.process_tree import table
+from bridge.process.process_tree import marked
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.assemble import make_session_factory
@@ -91,7 +91,7 @@ class Talk:
             argv = session.adapter.launch().argv
             self._command = f"(cd {shlex.quote(cwd)} && {shlex.join(argv)})"
             checks = await self._hold(session, live)
-        left = table.marked(session.marker) | Cgroup(session.marker).pids()
+        left = marked(session.marker) | Cgroup(session.marker).pids()
         if left:
             pids = " ".join(map(str, sorted(left)))
             text = f"{len(left)} of its processes could not be killed"
@@ -113,7 +113,7 @@ class Talk:
         try:
             checks = await self._handshake(session, live)
             if checks[0].status == "ok" and self._agent.adapter.can_prewarm:
-                size = memory(table.marked(session.marker))
+                size = memory(marked(session.marker))
                 checks.append(self._cold_start(time.monotonic() - begun, size))
             if live and not any(check.failed for check in checks):
                 checks.append(await self._prompt(session))

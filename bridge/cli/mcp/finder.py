@@ -26,6 +26,7 @@ from bridge.client.credentials import (
 from bridge.client.failure import NO_SERVER, ClientError
 from bridge.client.local_server import LocalServer, running
 from bridge.process import procfs
+from bridge.sandbox import mark
 
 READY_WITHIN = 10.0  # seconds that a start may take
 RETURNS_WITHIN = 60.0  # seconds that a bridge of its operator may be away; its tasks are there
@@ -189,8 +190,8 @@ def _spawn(cwd: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
 
 def _is_below_a_bridge() -> bool:
     """Whether this process descends from a bridge, which would serve itself without end."""
-    variables = (line for pid in procfs.lineage(os.getpid()) for line in procfs.environment(pid))
-    return any(line.startswith(f"{procfs.MARKER}=".encode()) for line in variables)
+    above = map(procfs.environment, procfs.lineage(os.getpid()))
+    return mark.read("self") is not None or any(map(procfs.markers, above))
 
 
 def _name(cwd: str) -> str:

@@ -10,8 +10,11 @@ from urllib.parse import urlsplit
 
 from bridge.auth.authentication import Identity
 from bridge.auth.config import LOOPBACK
+from bridge.errors import ConfigurationError
 from bridge.server.app.sites import ServedAgent
 from bridge.server.extras import grpc_server
+from bridge.server.operate.port_users import reason
+from bridge.server.operate.ports import Ports
 from bridge.server.settings.root import Settings
 from bridge.transports.grpc.request import GrpcAgent
 
@@ -43,13 +46,26 @@ class GrpcPlace:
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
 
 
+def _bound(settings: Settings, ports: Ports) -> GrpcServer | None:
+    port = settings.grpc.port
+    if port is None:
+        return None
+    try:
+        return ports.bind(port, lambda number: grpc_server(settings, number))
+    except OSError as error:
+        text = f"cannot listen on {error.filename}: {reason(error, port)}"
+        raise ConfigurationError(
+            f"{text}. Set another BRIDGE_GRPC_PORT or BRIDGE_GRPC_HOST."
+        ) from None
+
+
 class GrpcPort:
     """The port of BRIDGE_GRPC_PORT, which is bound and does not serve yet, or no port. `default`:
     the id of the agent that needs no tenant. Requires a running event loop. Raises
     ConfigurationError."""
 
-    def __init__(self, settings: Settings, default: str) -> None:
-        self._server: GrpcServer | None = grpc_server(settings)
+    def __init__(self, settings: Settings, default: str, ports: Ports) -> None:
+        self._server = _bound(settings, ports)
         self._public_url = settings.server.public_url
         self._base = ""
         self._agents: dict[str, GrpcAgent] = {}

@@ -25,6 +25,7 @@ from bridge.server.agents.sandboxes import check_trusted, make_sandbox
 from bridge.server.assemble import SharedParts, make_root, make_served_agent
 from bridge.server.extras import postgres_store
 from bridge.server.local_peer import watch
+from bridge.server.operate.ports import Ports
 from bridge.server.operate.sockets import listen_unix
 from bridge.server.operate.systemd import SystemdService
 from bridge.server.operate.tracing import open_tracing
@@ -54,6 +55,7 @@ class Parts:
     one for lost; `unix`: the Unix socket."""
 
     node: NodeAgents
+    ports: Ports
     unix: UnixSocket | None
     fleet: Fleet
     redis: RedisPort
@@ -75,13 +77,16 @@ async def assemble(
     *,
     service: SystemdService,
     identity: Identity,
+    ports: Ports,
 ) -> Parts:
-    """The parts of the server. `unused` releases them if a later step fails."""
+    """The parts of the server. `unused` releases them if a later step fails. `ports`: of HTTP."""
     settings = loaded.settings
-    grpc = GrpcPort(settings, agents[0].id)
+    grpc = GrpcPort(settings, agents[0].id, ports)
+    ports.bound()
     pool = make_pool(settings)
     node = NodeAgents()
     state = await _open_state(loaded, unused, [one.id for one in agents], node)
+    ports.own(state.folder, state.markers)
     unix = listen_unix(settings, unused, service.sockets.unix)
     push = Push(
         state.store,
@@ -117,6 +122,7 @@ async def assemble(
     return Parts(
         cooperation=Cooperation(cluster, state.store, managers, pool, push) if cluster else None,
         node=node,
+        ports=ports,
         unix=unix,
         fleet=Fleet(
             shared=shared,

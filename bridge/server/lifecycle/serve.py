@@ -25,6 +25,7 @@ from bridge.server.extras import token_issuer
 from bridge.server.lifecycle.parts import Parts, assemble, restore, trust_operator
 from bridge.server.lifecycle.site import CLOSE_TIMEOUT, Site, make_site
 from bridge.server.operate.log_output import log_as
+from bridge.server.operate.ports import Ports
 from bridge.server.operate.signals import handle_signals, ignore_without_inheriting
 from bridge.server.operate.sockets import address_of, listen_tcp
 from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
@@ -69,13 +70,17 @@ async def serve(
         log.warning(warning)
     agents = configure_agents(loaded)
     identity = Identity(settings.auth.config, token_issuer(settings))
-    sockets = [] if client else listen_tcp(settings, service.sockets)
-    if sockets is None:
-        return 1
     with contextlib.ExitStack() as unused:
+        ports = Ports(settings.store_folder)
+        unused.callback(ports.close)
+        sockets = [] if client else listen_tcp(settings, service.sockets, ports)
+        if sockets is None:
+            return 1
         for listener in sockets:
             unused.callback(listener.close)
-        parts = await assemble(agents, loaded, unused, service=service, identity=identity)
+        parts = await assemble(
+            agents, loaded, unused, service=service, identity=identity, ports=ports
+        )
         trust_operator(settings, identity, parts)
         facts = {"version": __version__, "schema": parts.state.store.schema}
         log.info("starting", extra={"event": "server.starting", **facts})
@@ -105,8 +110,8 @@ async def _run(
     systemd = unused.enter_context(Supervisor(parts.service.supervision, parts.pool.figures))
     site.reloader.announced = systemd.reloading
     try:
+        address = address_of(sockets, parts.unix, identity)
         listening = await _listen(parts, site, sockets)
-        address = address_of(site.runner, parts.unix, identity)
         if parts.shared.tracing:
             parts.shared.tracing.requests.place = _where(site.runner.addresses)
         await _open(parts, site, identity, address)
@@ -124,6 +129,8 @@ async def _run(
         parts.grpc.drain()
         await parts.redis.drain()
         await asyncio.gather(*(one.stop() for one in listening))
+        if not _keeps(site.reloader.loaded.settings, parts):
+            parts.ports.refuse()
         if parts.cooperation:
             await parts.cooperation.close()
         await _drain(site.reloader.loaded.settings, parts)
@@ -230,11 +237,14 @@ async def _first_of(*events: asyncio.Event) -> None:
 async def _drain(settings: Settings, parts: Parts) -> None:
     """Wait for the tasks; then end the others, or keep them for the next server (BRIDGE_ON_STOP).
     After a fence they belong to another server."""
-    drain, keep = settings.server.drain_ms / 1000, settings.server.on_stop == "keep"
-    if parts.node.ended.is_set():
-        drain, keep = 0.0, False
+    drain = 0.0 if parts.node.ended.is_set() else settings.server.drain_ms / 1000
+    keep = _keeps(settings, parts)
     await asyncio.gather(*(one.manager.close(drain, keep) for one in parts.fleet.served))
     await parts.fleet.close()
+
+
+def _keeps(settings: Settings, parts: Parts) -> bool:
+    return settings.server.on_stop == "keep" and not parts.node.ended.is_set()
 
 
 async def _close_all(parts: Parts, site: Site) -> None:
@@ -254,6 +264,7 @@ async def _release(parts: Parts, watchdog: Watchdog) -> None:
     await parts.state.close()
     if parts.unix:
         parts.unix.close()
+    parts.ports.close()
     watchdog.close()
     _kill_leftovers(parts)
     await asyncio.to_thread(parts.fleet.close_sandboxes)

@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
-
-from aiohttp import web
+from collections.abc import Sequence
 
 from bridge.auth.authentication import Identity
 from bridge.errors import ConfigurationError
 from bridge.server.banner import Listening
+from bridge.server.operate.port_users import reason
+from bridge.server.operate.ports import Ports
 from bridge.server.operate.systemd import InheritedSockets
 from bridge.server.settings.root import Settings
 from bridge.transports.listener.connection_limits import ConnectionLimits
 from bridge.transports.listener.unix_socket import UnixSocket, check_place, listen
 
 
-def listen_tcp(settings: Settings, inherited: InheritedSockets) -> list[socket.socket] | None:
+def listen_tcp(
+    settings: Settings, inherited: InheritedSockets, ports: Ports
+) -> list[socket.socket] | None:
     """The inherited sockets, or else sockets on HOST and PORT; no sockets for PORT=none. Prints an
-    error and returns None if that fails, or if a server listens on the Unix socket."""
+    error and returns None if that fails, or if a server listens on the Unix socket. A server binds
+    before it starts anything, so that a second one on the same port ends without side effects."""
     server, host, port = settings.server, settings.server.host, settings.server.port
     where, step = server.unix_socket or "", "set BRIDGE_UNIX_SOCKET to another path"
     try:
         if inherited.unix is None:
             check_unix_socket(settings)
         if inherited.http:
+            ports.keep_others(inherited.http)
             return list(inherited.http)
         where, step = f"{host}:{port}", "choose another with --port"
-        return [] if port is None else bind(host, port)
+        return [] if port is None else ports.listen(host, port)
     except OSError as error:
-        text = f"cannot listen on {where}: {error.strerror}; {step}"
+        text = f"cannot listen on {where}: {reason(error, port)}; {step}"
         print(f"coding-agent-bridge: {text}", file=sys.stderr)
         return None
 
@@ -61,14 +67,6 @@ def listen_unix(
     return made
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets on all addresses of `host`. Raises OSError. A server binds before it starts anything,
-    so that a second server on the same port ends without side effects."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
-    return [socket.create_server(one, family=family, backlog=128) for family, one in addresses]
-
-
 def limits(settings: Settings) -> ConnectionLimits:
     """The limits of connections."""
     server = settings.server
@@ -82,8 +80,14 @@ def limits(settings: Settings) -> ConnectionLimits:
     )
 
 
-def address_of(runner: web.AppRunner, unix: UnixSocket | None, identity: Identity) -> Listening:
-    tcp = [one for one in runner.addresses if not isinstance(one, str)]
-    host, port = tcp[0][:2] if tcp else ("", 0)
+def address_of(
+    sockets: Sequence[socket.socket], unix: UnixSocket | None, identity: Identity
+) -> Listening:
+    """`sockets`: those of HTTP, the one that the banner names first."""
+    tcp = [one.getsockname()[:2] for one in sockets]
+    host, port = tcp[0] if tcp else ("", 0)
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}" if tcp else None
-    return Listening(url, unix.path, identity.knows_users) if unix else Listening(url)
+    inodes = tuple(os.fstat(one.fileno()).st_ino for one in sockets)
+    if unix is None:
+        return Listening(url, inodes=inodes)
+    return Listening(url, unix.path, identity.knows_users, inodes)

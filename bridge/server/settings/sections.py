@@ -67,7 +67,8 @@ class ServerSettings(Section, alias_generator=prefixed("bridge_")):
     """Server: the listener, the process and the agents."""
 
     host: str = Field(default="127.0.0.1", alias="host")
-    """Address to listen on."""
+    """Address to listen on. With 127.0.0.1, ::1 or all addresses, the server listens on both
+    addresses of localhost. No other program can use the port on any address."""
     port: Port = Field(default=41242, alias="port")
     """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET."""
     websocket: bool = False
@@ -212,6 +213,9 @@ class LimitsSettings(Section, alias_generator=prefixed("bridge_")):
     a Task; 0 = never."""
     session_idle_ms: Milliseconds = 600_000
     """Time in ms that an idle CLI process is kept for the next message; 0 = it ends at once."""
+    background_processes: Literal["end", "keep"] = "end"
+    """Handling of processes that an agent has left in the background at the end of a task. end:
+    they are killed; keep: they live as long as the CLI process (BRIDGE_SESSION_IDLE_MS)."""
     warm_sessions: Limit = 0
     """Number of CLI processes per agent that are started in its default workspace before a task
     needs them; 0 = none. Each takes the memory of an idle CLI. They use free slots of

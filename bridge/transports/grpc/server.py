@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import os
@@ -47,7 +48,7 @@ class GrpcConfig:
 
 class GrpcServer:
     """A listener that is bound and does not serve yet. Needs a running event loop. Raises
-    ConfigurationError."""
+    ConfigurationError, and OSError if the address cannot be used, which is its filename."""
 
     def __init__(self, config: GrpcConfig) -> None:
         self._config = config
@@ -64,9 +65,8 @@ class GrpcServer:
             _check_free(host, config.port)
             self.port = self._bind(address)
         except (OSError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or "the address is in use"
-            text = f"cannot listen on {address}: {reason}. Set another BRIDGE_GRPC_PORT"
-            raise ConfigurationError(f"{text} or BRIDGE_GRPC_HOST.") from None
+            number = getattr(error, "errno", None) or errno.EADDRINUSE
+            raise OSError(number, os.strerror(number), address) from None
         everywhere = ipaddress.ip_address(host).is_unspecified
         self._ours = None if everywhere else (host, self.port)
         self.host = host

@@ -25,8 +25,8 @@ from bridge.process import process_tree, spawn
 from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.cgroup import Cgroup, home
 from bridge.process.line_splitter import LongLine
-from bridge.process.process_tree import leader, reap_orphans
-from bridge.process.procfs import MARKER, marked
+from bridge.process.process_tree import leader, marked, reap_orphans
+from bridge.process.procfs import MARKER
 from bridge.process.spawn import LAUNCHES, Start, start_child
 from bridge.process.spool import exit_code, who
 from bridge.sandbox.confine import NOT_STARTED, REFUSED

@@ -14,6 +14,7 @@ import pytest
 
 from bridge.process import procfs, psutil_table
 from bridge.process.procfs import MARKER
+from bridge.sandbox import mark
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the other table is that of Linux")
 
@@ -50,9 +51,9 @@ def test_both_tables_have_the_same_relations(parent: int) -> None:
     (child,) = procfs.descendants(parent)
     assert psutil_table.parent(child) == procfs.parent(child) == parent
     for pid in (parent, child):
-        assert psutil_table.group_and_session(pid) == procfs.group_and_session(pid)
         assert set(psutil_table.environment(pid)) == set(procfs.environment(pid)) - {b""}
-    assert psutil_table.marked("tables") == procfs.marked("tables") == {parent, child}
+        assert psutil_table.marks(pid) == procfs.marks(pid) == {mark.of("tables")}
+    assert psutil_table.children(parent) == procfs.children(parent) == [child]
     assert {parent, child} <= set(psutil_table.processes()) & set(procfs.processes())
 
 
@@ -62,7 +63,7 @@ def test_a_zombie_has_ended() -> None:
     pid = process.pid
     for table in (procfs, psutil_table):
         assert (table.start_time(pid), table.parent(pid)) == (0, 0)
-        assert table.group_and_session(pid) == table.activity(pid) == ()
+        assert table.activity(pid) == () and table.marks(pid) == set()
         assert table.environment(pid) in ([], [b""])
         assert table.descendants(pid) == {}
     process.wait()

@@ -19,8 +19,7 @@ import psutil
 import pytest
 
 from bridge.process import pty_runner
-from bridge.process.process_tree import leader, reap_orphans
-from bridge.process.procfs import marked
+from bridge.process.process_tree import leader, marked, reap_orphans
 from bridge.sandbox import confine
 from tests import CHECKOUT
 from tests.support import blast_radius, hostile_cli
@@ -623,6 +622,7 @@ async def test_the_blast_radius(profile: str, shape: str) -> None:
                 neighbour = _neighbour(at["workspace"])
                 at |= {"bridge": server.process.pid, "neighbour": neighbour.pid}
                 at["port"] = urlsplit(server.url).port
+                at["grpc"] = int(server.log.partition("  grpc ")[2].split()[0].rpartition(":")[2])
                 file = {"raw": "eA==", "mediaType": "application/zip", "filename": "x.zip"}
                 items = await client.collect([{"text": json.dumps(at)}, file])
                 assert states(items)[-1] == "completed", said(items[-1])

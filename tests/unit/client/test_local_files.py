@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,26 @@ def test_a_running_server_is_found_with_its_token(description: Path) -> None:
     changed(description, token=None)
     (server,) = running([description])
     assert server.token is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "0.0.0.0"])
+def test_the_token_is_only_for_the_sockets_of_the_server(description: Path, host: str) -> None:
+    """Whoever listens at its address: the description of a running server names its sockets."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as listening:
+        port = listening.getsockname()[1]
+        shown = "[::1]" if ":" in host else "127.0.0.1"
+        changed(description, url=f"http://{shown}:{port}")
+        (server,) = running([description])
+        with pytest.raises(ClientError, match="another program than the local server"):
+            assert server.token
+        changed(description, inodes=[1])
+        (server,) = running([description])
+        with pytest.raises(ClientError, match="no token is sent"):
+            assert server.token
+        changed(description, inodes=[1, os.fstat(listening.fileno()).st_ino])
+        (server,) = running([description])
+        assert server.token == "secret"
 
 
 def test_a_description_that_others_could_have_written_is_ignored(description: Path) -> None:

@@ -92,6 +92,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_max_waiting_sessions": ("5", 5),
     "bridge_warm_sessions": ("2", 2),
     "bridge_session_idle_ms": ("0", 0),
+    "bridge_background_processes": ("keep", "keep"),
     "bridge_session_memory_bytes": ("1", 1),
     "bridge_session_cpu_percent": ("150", 150),
     "bridge_session_processes": ("2", 2),
