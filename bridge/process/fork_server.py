@@ -150,7 +150,7 @@ def serve(control: socket.socket) -> None:
     kernel.prctl(_SET_NAME, ctypes.addressof(name))
     kernel.prctl(_SET_DUMPABLE, 0)  # a child has its order in memory until execve()
     # Fill the caches, or each child would compute these values:
-    landlock.abi(), seccomp.program(True), seccomp.program(False)
+    landlock.abi(), seccomp.prepare()
     gc.collect()
     gc.freeze()
     poll = select.poll()

@@ -23,8 +23,9 @@ def command(rules: Mapping[str, Any]) -> list[str]:
 
     bwrap is the child of the process that started confine.py, and ends with it. A signal to the
     process group is meant for the program: confine.py ignores such signals before it becomes bwrap.
-    So the command starts confine.py a second time, inside, to restore the default actions. The
-    package is bound so that this confine.py finds the modules beside it.
+    So the command starts confine.py a second time, inside, to restore the default actions, and to
+    refuse the namespaces that bwrap needs itself. The package is bound so that this confine.py
+    finds the modules beside it.
     """
     words = ["bwrap", "--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     words += ["--die-with-parent", "--cap-drop", "ALL"]
@@ -47,4 +48,4 @@ def command(rules: Mapping[str, Any]) -> list[str]:
         words += ["--bind-try", path, path]
     for path in folders:
         words += ["--remount-ro", path]
-    return [*words, "--", sys.executable, "-I", "-S", _CONFINE, '{"profile":"none"}', "--"]
+    return [*words, "--", sys.executable, "-I", "-S", _CONFINE, '{"profile":"inside"}', "--"]

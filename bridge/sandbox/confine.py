@@ -6,7 +6,8 @@ A program of its own. It imports only the standard library and modules of sandbo
 RULES is one JSON object. Only `profile` is required; the table shows the defaults:
 
     profile   "none": only the rules of the other members; "landlock": Landlock and seccomp, no
-              privileges needed; "bwrap": namespaces, by bubblewrap; "external": the `wrapper`
+              privileges needed; "bwrap": namespaces, by bubblewrap; "inside": what bwrap runs;
+              "external": the `wrapper`
     write     []    folders and files that may be changed; one that ends in / is made if missing
     read      null  further paths that may be read and run; null: all paths
     hide      []    paths that may not be read, unless they are below a path in `write` or `show`
@@ -18,6 +19,8 @@ RULES is one JSON object. Only `profile` is required; the table shows the defaul
     scope     true  no signals and no abstract UNIX sockets to processes outside
     unix      null  UNIX sockets with a path: those below `write` where Landlock knows them (ABI 9),
                     else all; true: all; false: none can be made, except connected pairs
+    system_v  false System V memory, queues and semaphores, and POSIX queues, which all programs of
+                    the user share; "bwrap" has its own
     limits    {}    by rlimit: "nofile": 1024, "fsize": bytes, "cpu": seconds, "core": 0, …
     uid, gid  null  the user and group to become; for a server that runs as root
     capabilities [] numbers of the capabilities that root keeps ("landlock" only)
@@ -53,7 +56,7 @@ from bridge.sandbox.landlock import is_inside
 Rules = Mapping[str, Any]
 REFUSED = 126
 NOT_STARTED = "coding-agent-bridge: not started: "
-PROFILES = ("none", "landlock", "bwrap", "external")
+PROFILES = ("none", "landlock", "bwrap", "inside", "external")
 _ENDINGS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
@@ -102,6 +105,7 @@ _SHAPE: dict[str, tuple[Any, Callable[[Any], bool]]] = {
     "bind": (None, _PORTS),
     "scope": (True, lambda value: isinstance(value, bool)),
     "unix": (None, _or_null(lambda value: isinstance(value, bool))),
+    "system_v": (False, lambda value: isinstance(value, bool)),
     "limits": ({}, _limits),
     "uid": (None, _ID),
     "gid": (None, _ID),
@@ -238,7 +242,15 @@ def enforce(rules: Rules) -> None:
         if rules["profile"] == "landlock":  # bwrap needs its capabilities and drops them itself
             kernel.drop_capabilities(rules["capabilities"])
         ruleset.enforce()
-        kernel.filter_system_calls(seccomp.program(rules["unix"] is not False))
+        kernel.filter_system_calls(_filter(rules))
+    if rules["profile"] == "inside":
+        kernel.filter_system_calls(seccomp.inside())
+
+
+def _filter(rules: Rules) -> bytes:
+    """bwrap makes namespaces, that of System V included."""
+    by_bwrap = rules["profile"] == "bwrap"
+    return seccomp.program(rules["unix"] is not False, by_bwrap or rules["system_v"], by_bwrap)
 
 
 def reset_signals(ignored: Sequence[int]) -> None:
