@@ -86,9 +86,9 @@ class Sandbox:
     `${NAME:-default}` are the CLI's. `homes`: folders that it has instead of the operator's.
     `ports`: the remote TCP ports that it may connect to; None for all. `wrapper`: the command of
     "external". `limits`: see setrlimit(2). `sockets`: UNIX sockets may be made and connected to
-    anywhere. `temporary`: its folders go with the server. `known`: real paths that were resolved
-    at the start of the server, with the device and the inode of those that are folders (see
-    settled()). `abi`: the Landlock ABI of the kernel.
+    anywhere. `system_v`: see the rules of confine.py. `temporary`: its folders go with the server.
+    `known`: real paths that were resolved at the start of the server, with the device and the inode
+    of those that are folders (see settled()). `abi`: the Landlock ABI of the kernel.
     """
 
     profile: str
@@ -103,6 +103,7 @@ class Sandbox:
     limits: Mapping[str, int] = field(default_factory=dict)
     user: User | None = None
     sockets: bool = False
+    system_v: bool = False
     temporary: bool = False
     known: Mapping[str, list[int] | None] = field(default_factory=dict)
     abi: int = field(default_factory=landlock.abi)
@@ -195,6 +196,7 @@ class Sandbox:
         rules["scope"] = not by_landlock or self.abi >= SCOPES_SINCE
         by_path = by_landlock and self.abi >= SOCKETS_SINCE  # Landlock tells sockets by path
         rules["unix"] = True if self.sockets else None if by_path else False
+        rules["system_v"] = self.system_v
         if self.ports is not None:
             rules["connect"] = list(self.ports)
         return rules
@@ -209,8 +211,12 @@ class Sandbox:
         names = [] if self.ports is not None else ["TCP to any port (BRIDGE_SANDBOX_PORTS)"]
         names += ["UDP"]
         names += ["UNIX sockets of services (BRIDGE_SANDBOX_UNIX_SOCKETS)"] if self.sockets else []
+        names += ["System V memory (BRIDGE_SANDBOX_SYSTEM_V)"] * (self.system_v and by_landlock)
         names += [] if scoped else ["signals to this user's processes (Linux 6.12)"]
-        names += [f"{SHARED_MEMORY}, shared by all agents"] if by_landlock else []
+        if by_landlock:
+            names += [f"{SHARED_MEMORY}, shared by all agents"]
+            names += ["names of files that change, also in hidden folders (inotify)"]
+        names += ["locks on files that it can read (flock)"]
         return tuple(names)
 
     def settled(self, workspaces: Iterable[str]) -> Sandbox:
