@@ -594,7 +594,20 @@ def test_sockets_are_for_the_kernel_where_it_knows_them(
 
 def test_the_gaps_of_an_old_kernel_are_named(workspace: Path) -> None:
     left = Sandbox("landlock", {}, str(workspace), ports=(443,), abi=5).left_open
-    assert [one.partition(" ")[0].rstrip(",") for one in left] == ["UDP", "signals", "/dev/shm"]
+    names = [one.partition(" ")[0].rstrip(",") for one in left]
+    assert names == ["UDP", "signals", "/dev/shm", "names", "locks"]
+
+
+@pytest.mark.parametrize("profile", ["landlock", "bwrap"])
+def test_system_v_is_allowed_by_a_setting_and_named(workspace: Path, profile: str) -> None:
+    """Under bwrap, there is nothing to name: a session has its own."""
+    sandbox = Sandbox(profile, {"HOME": "/"}, str(workspace), system_v=True)
+    assert sandbox.rules(str(workspace))["system_v"] is True
+    named = [one for one in sandbox.left_open if one.startswith("System V")]
+    assert len(named) == (profile == "landlock")
+    assert (
+        Sandbox(profile, {"HOME": "/"}, str(workspace)).rules(str(workspace))["system_v"] is False
+    )
 
 
 # --- paths that are no longer what they were -----------------------------------------------------
