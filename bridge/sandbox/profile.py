@@ -57,6 +57,8 @@ AHEAD = "session-"  # begins the names of folders of prewarmed sessions
 # Without it, root writes only root's files. Landlock limits the paths.
 _DAC_OVERRIDE = 1
 # In the sandbox: whether the CLI can be started, and whether it can work.
+# The priority of a CLI is never above that of the server, also where the user may raise it.
+_PRIORITY = {"nice": 0, "rtprio": 0}
 _TRY = """
 test -x "$1" || { echo "$1 cannot be run inside" >&2; exit 1; }
 test -z "$2" || test -w "$2" || { echo "$2 cannot be written inside" >&2; exit 1; }
@@ -177,6 +179,7 @@ class Sandbox:
             return rules | {"wrapper": list(self.wrapper)}
         if not self.walls:
             return rules
+        rules["limits"] |= _PRIORITY
         by_landlock = self.profile == "landlock"
         shared = [SHARED_MEMORY] if by_landlock else []  # bubblewrap makes one of its own
         own = temporary or self.temporary_folder()

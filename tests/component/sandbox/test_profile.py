@@ -598,6 +598,15 @@ def test_the_gaps_of_an_old_kernel_are_named(workspace: Path) -> None:
     assert names == ["UDP", "signals", "/dev/shm", "names", "locks"]
 
 
+@each(("profile", "extra"), [("landlock", 0), ("bwrap", 0), ("none", None)])
+def test_a_cli_has_no_higher_priority_than_the_server(
+    workspace: Path, profile: str, extra: int | None
+) -> None:
+    """Also if its user may raise it, as users of the group `audio` often may."""
+    limits = Sandbox(profile, {"HOME": "/"}, str(workspace)).rules(str(workspace))["limits"]
+    assert (limits.get("nice"), limits.get("rtprio"), limits["core"]) == (extra, extra, 0)
+
+
 @pytest.mark.parametrize("profile", ["landlock", "bwrap"])
 def test_system_v_is_allowed_by_a_setting_and_named(workspace: Path, profile: str) -> None:
     """Under bwrap, there is nothing to name: a session has its own."""
