@@ -151,7 +151,8 @@ def serve(control: socket.socket) -> None:
     kernel.prctl(_SET_NAME, ctypes.addressof(name))
     kernel.prctl(_SET_DUMPABLE, 0)  # a child has its order in memory until execve()
     # Fill the caches, or each child would compute these values:
-    landlock.abi(), seccomp.prepare()
+    landlock.abi()
+    seccomp.prepare()
     gc.collect()
     gc.freeze()
     poll = select.poll()

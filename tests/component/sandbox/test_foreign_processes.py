@@ -47,7 +47,7 @@ print(json.dumps([call(*one) for one in json.loads(sys.argv[1])]))
 
 def confined(rules: dict[str, Any], code: str, *arguments: str, **options: Any) -> str:
     """The output of a program under these rules; it must succeed."""
-    done = subprocess.run(
+    done: subprocess.CompletedProcess[str] = subprocess.run(
         command(rules, _python(rules.get("uid")), *ISOLATED, code, *arguments),
         capture_output=True,
         text=True,
@@ -159,7 +159,7 @@ def test_it_changes_itself(profile: str, user: dict[str, int]) -> None:
 @pytest.mark.parametrize("profile", CONFINED)
 def test_calls_that_are_never_allowed(profile: str) -> None:
     """With the errors of the table."""
-    expected = {}
+    expected: dict[str, str] = {}
     for why, (verdict, names) in REASONS.items():
         if verdict == ALWAYS and not (profile == "bwrap" and "`bwrap`" in why):
             error = why.partition(".")[0].partition(",")[0]
@@ -171,7 +171,7 @@ def test_calls_that_are_never_allowed(profile: str) -> None:
 @pytest.mark.parametrize("profile", CONFINED)
 def test_namespaces_are_refused(profile: str, user: dict[str, int]) -> None:
     kinds = [0x80, 0x20000, *(1 << bit for bit in range(25, 31))]
-    calls = [(f"unshare {kind:x}", "unshare", kind) for kind in kinds]
+    calls: list[tuple[Any, ...]] = [(f"unshare {kind:x}", "unshare", kind) for kind in kinds]
     calls += [(f"clone {kind:x}", "clone", kind | 17) for kind in kinds[1:]]
     calls += [("child of the parent", "clone", 0x8000 | 17), ("setns", "setns", 0, 0)]
     found = called({"profile": profile, **user}, *calls)
