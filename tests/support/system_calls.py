@@ -222,7 +222,14 @@ REASONS: dict[str, tuple[str, str]] = {
         "session (ABI 1)"
     ): (
         NEVER,
-        "ptrace process_vm_readv process_vm_writev kcmp get_robust_list process_madvise",
+        "process_vm_readv process_vm_writev kcmp get_robust_list process_madvise",
+    ),
+    (
+        "The same. PTRACE_TRACEME makes the launcher the tracer of a CLI: such a CLI is killed "
+        "when it stops"
+    ): (
+        NEVER,
+        "ptrace",
     ),
     "The caller itself; PR_SCHED_CORE with a pid needs the right to trace the process": (
         NEVER,
