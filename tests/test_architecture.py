@@ -489,7 +489,7 @@ TESTED_ELSEWHERE = {
     "tests/component/process/test_stdout.py": ("needs children and pipes", "process: pump"),
     "tests/component/sandbox/test_confine.py": (
         "needs the kernel's boundaries",
-        "sandbox: bwrap confine kernel landlock seccomp",
+        "sandbox: bwrap confine kernel landlock",
     ),
     "tests/component/sandbox/test_credentials.py": (
         "needs files and a server",
@@ -507,6 +507,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/session/test_session.py": ("needs children", "session: session factory turn"),
     "tests/component/session/test_first_start.py": ("needs children", "session: first_start"),
+    "tests/unit/sandbox/test_seccomp.py": ("the filter is its user", "sandbox: system_calls"),
     "tests/unit/session/test_pool.py": ("the pool is its only user", "session: slot_queue"),
     "tests/component/session/test_redaction.py": ("also with real children", "session: redaction"),
     "tests/component/session/test_attachments.py": (

@@ -75,6 +75,7 @@ _MACHINE = os.uname().machine
 _CLONE3 = 435
 _CLONE_PARENT, _CLONE_INTO_CGROUP, _SIGCHLD = 0x8000, 1 << 33, 17
 _SET_DUMPABLE, _SET_NAME, _SET_SUBREAPER = 4, 15, 36
+_ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 
 class _Program:
@@ -157,7 +158,8 @@ def serve(control: socket.socket) -> None:
     kernel.prctl(_SET_DUMPABLE, 0)  # a child has its order in memory until execve()
     kernel.prctl(_SET_SUBREAPER, 1)  # so that a child shows whether any process of an agent lives
     # Fill the caches, or each child would compute these values:
-    landlock.abi(), seccomp.prepare()
+    landlock.abi()
+    seccomp.prepare()
     gc.collect()
     gc.freeze()
     while True:
@@ -311,6 +313,9 @@ def _reap(died: int) -> None:
         os.read(died, 4096)
     with contextlib.suppress(ChildProcessError):
         while dead := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+            if dead.si_code not in _ENDS:  # it stopped, after it made this process its tracer
+                os.kill(dead.si_pid, signal.SIGKILL)
+                continue
             exited = dead.si_code == os.CLD_EXITED
             for one in _programs:
                 if one.pid == dead.si_pid:

@@ -57,6 +57,8 @@ AHEAD = "session-"  # begins the names of folders of prewarmed sessions
 # Without it, root writes only root's files. Landlock limits the paths.
 _DAC_OVERRIDE = 1
 # In the sandbox: whether the CLI can be started, and whether it can work.
+# The priority of a CLI is never above that of the server, also where the user may raise it.
+_PRIORITY = {"nice": 0, "rtprio": 0}
 _TRY = """
 test -x "$1" || { echo "$1 cannot be run inside" >&2; exit 1; }
 test -z "$2" || test -w "$2" || { echo "$2 cannot be written inside" >&2; exit 1; }
@@ -86,9 +88,9 @@ class Sandbox:
     `${NAME:-default}` are the CLI's. `homes`: folders that it has instead of the operator's.
     `ports`: the remote TCP ports that it may connect to; None for all. `wrapper`: the command of
     "external". `limits`: see setrlimit(2). `sockets`: UNIX sockets may be made and connected to
-    anywhere. `temporary`: its folders go with the server. `known`: real paths that were resolved
-    at the start of the server, with the device and the inode of those that are folders (see
-    settled()). `abi`: the Landlock ABI of the kernel.
+    anywhere. `system_v`: see the rules of confine.py. `temporary`: its folders go with the server.
+    `known`: real paths that were resolved at the start of the server, with the device and the inode
+    of those that are folders (see settled()). `abi`: the Landlock ABI of the kernel.
     """
 
     profile: str
@@ -103,6 +105,7 @@ class Sandbox:
     limits: Mapping[str, int] = field(default_factory=dict)
     user: User | None = None
     sockets: bool = False
+    system_v: bool = False
     temporary: bool = False
     known: Mapping[str, list[int] | None] = field(default_factory=dict)
     abi: int = field(default_factory=landlock.abi)
@@ -175,6 +178,7 @@ class Sandbox:
             return rules | {"wrapper": list(self.wrapper)}
         if not self.walls:
             return rules
+        rules["limits"] |= _PRIORITY
         by_landlock = self.profile == "landlock"
         shared = [SHARED_MEMORY] if by_landlock else []  # bubblewrap makes one of its own
         own = temporary or self.temporary_folder()
@@ -194,6 +198,7 @@ class Sandbox:
         rules["scope"] = not by_landlock or self.abi >= SCOPES_SINCE
         by_path = by_landlock and self.abi >= SOCKETS_SINCE  # Landlock tells sockets by path
         rules["unix"] = True if self.sockets else None if by_path else False
+        rules["system_v"] = self.system_v
         if self.ports is not None:
             rules["connect"] = list(self.ports)
         return rules
@@ -208,8 +213,12 @@ class Sandbox:
         names = [] if self.ports is not None else ["TCP to any port (BRIDGE_SANDBOX_PORTS)"]
         names += ["UDP"]
         names += ["UNIX sockets of services (BRIDGE_SANDBOX_UNIX_SOCKETS)"] if self.sockets else []
+        names += ["System V memory (BRIDGE_SANDBOX_SYSTEM_V)"] * (self.system_v and by_landlock)
         names += [] if scoped else ["signals to this user's processes (Linux 6.12)"]
-        names += [f"{SHARED_MEMORY}, shared by all agents"] if by_landlock else []
+        if by_landlock:
+            names += [f"{SHARED_MEMORY}, shared by all agents"]
+            names += ["names of files that change, also in hidden folders (inotify)"]
+        names += ["locks on files that it can read (flock)"]
         return tuple(names)
 
     def settled(self, workspaces: Iterable[str]) -> Sandbox:

@@ -114,8 +114,8 @@ def program(
     made; without it, only connected pairs of them. `system_v`: so may System V memory, queues and
     semaphores, and POSIX queues. `namespaces`: so may namespaces."""
     rules: dict[str, Code] = {
-        **dict.fromkeys(_NEVER, [_end(_EPERM)]),
-        **dict.fromkeys(_MISSING, [_end(_ENOSYS)]),
+        **dict.fromkeys(_NEVER, _refused(_EPERM)),
+        **dict.fromkeys(_MISSING, _refused(_ENOSYS)),
         **dict.fromkeys(_WITH_PID, _self(0)),
         **{name: _without(_SET_ID, place, _EPERM) for name, place in _MODES.items()},
         **{name: _without(_FAST_OPEN, place, _NOT_SUPPORTED) for name, place in _SENDS.items()},
@@ -132,7 +132,7 @@ def program(
     if not unix:
         rules["socketpair"] = _pair()
     if not system_v:
-        rules |= dict.fromkeys(_SYSTEM_V, [_end(_ENOSYS)])
+        rules |= dict.fromkeys(_SYSTEM_V, _refused(_ENOSYS))
     if not namespaces:
         rules |= _namespaces()
     return _assembled(rules, machine)
@@ -165,6 +165,10 @@ def _assembled(rules: Mapping[str, Code], machine: str) -> bytes:
 # --- arguments of system calls -------------------------------------------------------------------
 
 
+def _refused(error: int) -> Code:
+    return [_end(error)]
+
+
 def _without(bits: int, place: int, error: int) -> Code:
     return [_argument(place), *_if(_ANY_BIT, bits, error), _end(_ALLOW)]
 
@@ -195,14 +199,14 @@ def _keep_mark(place: int) -> Code:
 
 
 def _commands(refused: Sequence[int]) -> Code:
-    return [_argument(1), *_switch(dict.fromkeys(refused, [_end(_EPERM)]))]
+    return [_argument(1), *_switch(dict.fromkeys(refused, _refused(_EPERM)))]
 
 
 def _namespaces() -> dict[str, Code]:
     return {
         "clone": _without(_CLONE_PARENT | _CLONE_NEW, 0, _EPERM),
         "unshare": _without(0xFFFFFFFF & ~_UNSHARE_OWN, 0, _EPERM),
-        "setns": [_end(_EPERM)],
+        "setns": _refused(_EPERM),
     }
 
 

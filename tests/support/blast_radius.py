@@ -78,7 +78,14 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         # A folder of its own is where others are.
         "mkdir-in-tmp": "yes no own",
         "write-shared-memory": "yes yes own",
-        "mount-over-the-workspace": "own no own",
+        "mount-over-the-workspace": "own no no",
+        **dict.fromkeys(
+            (
+                *("make-shared-memory-of-system-v", "make-a-semaphore-of-system-v"),
+                *("make-a-queue-of-system-v", "make-a-message-queue"),
+            ),
+            "yes no own",
+        ),
         # The bridge ends what is left of a task.
         "live-on-in-another-session": "ended ended ended",
         "live-on-without-its-marker": "ended ended ended",
@@ -87,6 +94,9 @@ EXPECTED: dict[str, tuple[str, ...]] = {
         "chown-outside": "yes yes no",
         "change-times-outside": "yes yes no",
         "send-udp": "yes yes yes",
+        # No rule of the kernel is about these.
+        "watch-a-hidden-folder": "yes yes no",
+        "lock-a-file-outside": "yes yes yes",
         # Unless BRIDGE_SANDBOX_PORTS and the limits of a session are set.
         **dict.fromkeys(
             (
@@ -114,6 +124,9 @@ DEPENDS = (
     *("kill-the-group-of-the-bridge", "leave-its-group", "open-a-packet-socket", "open-by-handle"),
     *("make-a-device", "connect-over-ipv6", "read-the-environment-of-the-bridge", "dump-core"),
     *("write-another-terminal", "change-the-code-of-the-bridge"),  # may belong to root
+    *("change-attributes-outside", "lease-a-file-outside", "use-up-asynchronous-input"),
+    *("make-a-user-namespace", "make-a-user-namespace-by-a-child", "make-a-message-queue"),
+    *("make-shared-memory-of-system-v", "make-a-semaphore-of-system-v", "make-a-queue-of-system-v"),
 )
 
 

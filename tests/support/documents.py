@@ -19,6 +19,7 @@ from tests.support import (
     mcp_clients,
     mcp_conformance,
     metrics_table,
+    system_calls,
 )
 
 README = CHECKOUT / "README.md"
@@ -28,6 +29,7 @@ CLIENTS = CHECKOUT / "docs/clients.md"
 MCP = CHECKOUT / "docs/mcp.md"
 METRICS = CHECKOUT / "docs/metrics.md"
 SECURITY = CHECKOUT / "docs/security.md"
+CALLS = CHECKOUT / "docs/system-calls.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 HEAD = """\
 # Settings of coding-agent-bridge. Copy this file to .env in the directory in which you start the
@@ -111,6 +113,11 @@ def with_blast_radius(security: str) -> str:
     return _with(security, {"blast radius": blast_radius.table()})
 
 
+def with_calls(page: str) -> str:
+    """`page` with today's table of system calls."""
+    return _with(page, {"calls": system_calls.table()})
+
+
 def with_metrics(metrics: str) -> str:
     """`metrics` with today's table of metrics."""
     return _with(metrics, {"metrics": metrics_table.table()})
@@ -154,6 +161,7 @@ if __name__ == "__main__":
     MCP.write_text(with_mcp(MCP.read_text("utf-8")), "utf-8")
     CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
     SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")
+    CALLS.write_text(with_calls(CALLS.read_text("utf-8")), "utf-8")
     page = client_compliance.PAGE
     page.write_text(with_compliance(page.read_text("utf-8")), "utf-8")
     client_compliance.REPORT.write_text(client_compliance.report(), "utf-8")

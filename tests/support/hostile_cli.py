@@ -200,6 +200,28 @@ def change_times_outside(at: Targets) -> None:
 
 
 @attempt
+def change_attributes_outside(at: Targets) -> None:
+    """Those of chattr, which a descriptor for reading is enough for."""
+    with open(at["outside"] + "/file", "rb") as file:
+        flags = fcntl.ioctl(file, 0x80086601, bytes(8))  # FS_IOC_GETFLAGS
+        fcntl.ioctl(file, 0x40086602, flags)
+
+
+@attempt
+def lease_a_file_outside(at: Targets) -> None:
+    """Each program that writes to the file has to wait."""
+    with open(at["outside"] + "/file", "rb") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+
+
+@attempt
+def lock_a_file_outside(at: Targets) -> None:
+    """Programs wait that lock the file as well."""
+    with open(at["outside"] + "/file", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@attempt
 def mkdir_in_tmp(at: Targets) -> None:
     path = f"{at['tmp']}/{STOLEN}-{os.getpid()}"
     os.mkdir(path)
@@ -341,6 +363,16 @@ def read_the_state_of_the_bridge(at: Targets) -> str:
 
 
 @attempt
+def watch_a_hidden_folder(at: Targets) -> None:
+    """The names of the files that change there."""
+    folder = at["home"] + "/.ssh"
+    watch = done(LIBC.inotify_init1(os.O_NONBLOCK))
+    done(LIBC.inotify_add_watch(watch, folder.encode(), 0x100))  # IN_CREATE
+    if os.stat(folder).st_dev != os.stat(at["home"]).st_dev:
+        raise Failed("an empty folder covers it")
+
+
+@attempt
 def read_the_environment_of_the_bridge(at: Targets) -> str:
     return read(f"/proc/{at['bridge']}/environ")
 
@@ -458,9 +490,67 @@ def type_into_another_terminal(at: Targets) -> None:
     fcntl.ioctl(fd, 0x5412, b"x")  # TIOCSTI
 
 
+# The values that a process has already, so that nobody is harmed.
+
+
+def limit(pid: int, number: int) -> None:
+    resource.prlimit(pid, number, resource.prlimit(pid, number))
+
+
+@attempt
+def limit_the_time_of_the_bridge(at: Targets) -> None:
+    limit(at["bridge"], resource.RLIMIT_CPU)
+
+
+@attempt
+def limit_the_files_of_the_bridge(at: Targets) -> None:
+    limit(at["bridge"], resource.RLIMIT_NOFILE)
+
+
+@attempt
+def limit_the_time_of_a_neighbour(at: Targets) -> None:
+    limit(at["neighbour"], resource.RLIMIT_CPU)
+
+
 @attempt
 def slow_the_bridge_down(at: Targets) -> None:
     os.setpriority(os.PRIO_PROCESS, at["bridge"], os.getpriority(os.PRIO_PROCESS, at["bridge"]))
+
+
+@attempt
+def slow_a_neighbour_down(at: Targets) -> None:
+    pid = at["neighbour"]
+    os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid))
+
+
+@attempt
+def change_the_scheduling_of_the_bridge(at: Targets) -> None:
+    os.sched_setscheduler(at["bridge"], os.SCHED_OTHER, os.sched_param(0))
+
+
+@attempt
+def take_processors_from_the_bridge(at: Targets) -> None:
+    os.sched_setaffinity(at["bridge"], os.sched_getaffinity(at["bridge"]))
+
+
+@attempt
+def slow_the_disk_of_the_bridge_down(at: Targets) -> None:
+    """In a class of its own, the priority follows from setpriority()."""
+    kept = syscall(252 if X86 else 31, 1, at["bridge"])  # ioprio_get
+    syscall(251 if X86 else 30, 1, at["bridge"], kept)
+
+
+@attempt
+def give_its_parent_a_child(at: Targets) -> None:
+    """CLONE_PARENT: the parent of a CLI is the launcher or the server."""
+    if syscall(56 if X86 else 220, 0x8000 | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+        os._exit(0)
+
+
+@attempt
+def change_its_mark(at: Targets) -> None:
+    """RLIMIT_LOCKS, which limits nothing: a value there can say which session it is."""
+    resource.setrlimit(10, resource.getrlimit(10))
 
 
 @attempt
@@ -786,6 +876,19 @@ def mount_over_the_workspace(at: Targets) -> None:
 
 
 @attempt
+def make_a_user_namespace(at: Targets) -> None:
+    done(LIBC.unshare(0x10000000))
+
+
+@attempt
+def make_a_user_namespace_by_a_child(at: Targets) -> None:
+    pid = syscall(56 if X86 else 220, 0x10000000 | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+@attempt
 def change_the_root(at: Targets) -> None:
     os.chroot(at["workspace"])
 
@@ -851,6 +954,41 @@ def run_from_memory(at: Targets) -> None:
 @attempt
 def adopt_orphans(at: Targets) -> None:
     prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+
+
+# --- what all programs of a user share -----------------------------------------------------------
+
+
+@attempt
+def make_shared_memory_of_system_v(at: Targets) -> None:
+    made = done(LIBC.shmget(0, ctypes.c_size_t(4096), 0o600))
+    done(LIBC.shmctl(made, 0, None))  # IPC_RMID
+
+
+@attempt
+def make_a_semaphore_of_system_v(at: Targets) -> None:
+    made = done(LIBC.semget(0, 1, 0o600))
+    done(LIBC.semctl(made, 0, 0))
+
+
+@attempt
+def make_a_queue_of_system_v(at: Targets) -> None:
+    made = done(LIBC.msgget(0, 0o600))
+    done(LIBC.msgctl(made, 0, None))
+
+
+@attempt
+def make_a_message_queue(at: Targets) -> None:
+    name = f"{STOLEN}-{os.getpid()}".encode()
+    os.close(syscall(240 if X86 else 180, name, os.O_RDWR | os.O_CREAT, 0o600, 0))
+    syscall(241 if X86 else 181, name)
+
+
+@attempt
+def use_up_asynchronous_input(at: Targets) -> None:
+    """io_setup: the number of events is limited for the whole machine."""
+    context = ctypes.c_ulong(0)
+    syscall(206 if X86 else 0, 1, ctypes.byref(context))
 
 
 # --- using things up -----------------------------------------------------------------------------

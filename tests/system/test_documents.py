@@ -38,6 +38,11 @@ def test_the_matrix_of_mcp_clients_is_the_one_of_the_tests() -> None:
     assert documents.with_mcp(page) == page, REWRITE
 
 
+def test_the_table_of_system_calls_is_the_one_of_the_tests() -> None:
+    page = documents.CALLS.read_text("utf-8")
+    assert documents.with_calls(page) == page, REWRITE
+
+
 def test_every_setting_has_a_help_text_and_is_in_env_example() -> None:
     assert documents.ENV_EXAMPLE.read_text("utf-8") == documents.env_example(), REWRITE
     assert {name for _, rows in documents.variables() for name, _, text in rows if text} == {

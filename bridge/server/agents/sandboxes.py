@@ -46,6 +46,7 @@ def make_sandbox(agent: ConfiguredAgent, state: State = NO_STATE) -> Sandbox | N
         limits=limits,
         user=user,
         sockets=wanted.unix_sockets == "allow",
+        system_v=wanted.system_v == "allow",
         temporary=folder is None,
     )
     try:

@@ -274,6 +274,10 @@ class SandboxSettings(Section, alias_generator=prefixed("bridge_sandbox_")):
     """UNIX sockets inside the sandbox. deny: a CLI cannot connect to services outside, such as
     D-Bus, Docker, tmux or an SSH agent; before Linux 7.1 it cannot create UNIX sockets either.
     allow: it can use all of them, and these services act outside the sandbox."""
+    system_v: Literal["deny", "allow"] = "deny"
+    """System V memory, queues and semaphores, and POSIX message queues, under landlock. deny: a CLI
+    cannot use them. allow: for PostgreSQL and fakeroot inside; a CLI then reaches those of all
+    programs of its user, and can leave some behind. Under bwrap, a CLI has its own ones."""
     wrapper: Words = ()
     """Command that runs the CLI command, for BRIDGE_SANDBOX=external."""
 

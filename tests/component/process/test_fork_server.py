@@ -194,6 +194,21 @@ async def test_the_pid_and_the_exit_status_are_written(start: Starter) -> None:
     assert exit_code(folder) == 5
 
 
+STOPPED = """
+import ctypes, os, signal
+ctypes.CDLL(None).ptrace(0, 0, None, None)  # PTRACE_TRACEME
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.mark.parametrize("start", ["spool"], indirect=True)
+async def test_a_program_that_makes_the_launcher_its_tracer_has_not_ended(start: Starter) -> None:
+    """The kernel then reports its stops to the launcher as if they were ends. It is killed."""
+    child = await start(sys.executable, "-I", "-S", "-c", STOPPED)
+    assert await child.ended() == -signal.SIGKILL
+    assert not psutil.pid_exists(child.process.pid)
+
+
 @pytest.mark.parametrize("pidfd", [True, False], ids=["pidfd", "thread"])
 async def test_a_missing_exit_status_counts_as_killed(
     start: Starter, monkeypatch: pytest.MonkeyPatch, pidfd: bool

@@ -594,7 +594,29 @@ def test_sockets_are_for_the_kernel_where_it_knows_them(
 
 def test_the_gaps_of_an_old_kernel_are_named(workspace: Path) -> None:
     left = Sandbox("landlock", {}, str(workspace), ports=(443,), abi=5).left_open
-    assert [one.partition(" ")[0].rstrip(",") for one in left] == ["UDP", "signals", "/dev/shm"]
+    names = [one.partition(" ")[0].rstrip(",") for one in left]
+    assert names == ["UDP", "signals", "/dev/shm", "names", "locks"]
+
+
+@each(("profile", "extra"), [("landlock", 0), ("bwrap", 0), ("none", None)])
+def test_a_cli_has_no_higher_priority_than_the_server(
+    workspace: Path, profile: str, extra: int | None
+) -> None:
+    """Also if its user may raise it, as users of the group `audio` often may."""
+    limits = Sandbox(profile, {"HOME": "/"}, str(workspace)).rules(str(workspace))["limits"]
+    assert (limits.get("nice"), limits.get("rtprio"), limits["core"]) == (extra, extra, 0)
+
+
+@pytest.mark.parametrize("profile", ["landlock", "bwrap"])
+def test_system_v_is_allowed_by_a_setting_and_named(workspace: Path, profile: str) -> None:
+    """Under bwrap, there is nothing to name: a session has its own."""
+    sandbox = Sandbox(profile, {"HOME": "/"}, str(workspace), system_v=True)
+    assert sandbox.rules(str(workspace))["system_v"] is True
+    named = [one for one in sandbox.left_open if one.startswith("System V")]
+    assert len(named) == (profile == "landlock")
+    assert (
+        Sandbox(profile, {"HOME": "/"}, str(workspace)).rules(str(workspace))["system_v"] is False
+    )
 
 
 # --- paths that are no longer what they were -----------------------------------------------------

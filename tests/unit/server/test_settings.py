@@ -74,6 +74,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_sandbox_user": ("nobody", "nobody"),
     "bridge_sandbox_ports": ("443, 80", ("443", "80")),
     "bridge_sandbox_unix_sockets": ("allow", "allow"),
+    "bridge_sandbox_system_v": ("allow", "allow"),
     "bridge_sandbox_wrapper": ("nice -n 5", ("nice", "-n", "5")),
     "bridge_allowed_hosts": ("Build.example, [::2]", ("build.example", "::2")),
     "bridge_trusted_proxies": ("10.0.0.7, ::1", ("10.0.0.7/32", "::1/128")),
