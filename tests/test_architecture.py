@@ -497,6 +497,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/component/sandbox/test_denied.py": ("needs the kernel's messages", "sandbox: denied"),
     "tests/component/sandbox/test_homes.py": ("needs files", "sandbox: homes; files: folders home"),
+    "tests/component/sandbox/test_mark.py": ("needs processes of other users", "sandbox: mark"),
     "tests/component/sandbox/test_own_files.py": (
         "needs files and a server",
         "sandbox: own_files; server: token_file",

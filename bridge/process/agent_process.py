@@ -301,8 +301,8 @@ class AgentProcess:
             await asyncio.wait([self._exited], timeout=QUIET / 4)
 
     def kill_strays(self, inside: bool) -> int:
-        """Send SIGKILL to what the child has left in the background, without waiting. Returns the
-        number of processes. `inside`: see ProcessTree.strays()."""
+        """Send SIGKILL to the processes that the child has left in the background, without waiting.
+        Returns their number. `inside`: see ProcessTree.strays()."""
         return 0 if self._reaped else self._tree.kill_strays(inside)
 
     async def stop(self, grace: float = TERM_GRACE) -> str:

@@ -176,8 +176,6 @@ def refuse(listening: socket.socket) -> None:
 def _folder(state: str | os.PathLike[str]) -> Iterator[int]:
     """The path of a socket is limited, so it leads through this descriptor."""
     path = os.path.join(state, FOLDER)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield folder
@@ -189,6 +187,8 @@ def make_door(state: str | os.PathLike[str]) -> socket.socket:
     """A new socket in the state folder, for a launcher that hands the ports over. Raises
     OSError."""
     name = os.urandom(8).hex()
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(os.path.join(state, FOLDER), 0o700)
     with contextlib.ExitStack() as unused, _folder(state) as folder:
         door = unused.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         door.bind(f"/proc/self/fd/{folder}/{name}{_DRAFT}")

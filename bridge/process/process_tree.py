@@ -61,10 +61,10 @@ class ProcessTree:
         return {} if self._grouped or self.ended else table.descendants(self._pid)
 
     def strays(self, inside: bool) -> set[int]:
-        """What the child has left in the background: processes that do not descend from it any
+        """The processes that the child has left in the background: they do not descend from it any
         more. `inside`: the child is bubblewrap, and the first child of its namespace's init is the
-        program; then its other children are such processes. Else they are siblings of the child or
-        of its launcher. No other process of the machine is looked at."""
+        program; the other children of that init are strays. Else strays are siblings of the child
+        or of its launcher. No other process of the machine is read."""
         above = table.parent(self._pid)
         reaper = above if above == os.getpid() else table.parent(above)
         beside = {*table.adopted(above), *table.adopted(reaper)} - _ours
@@ -135,7 +135,7 @@ def keep_private() -> None:
 
 
 def missed() -> tuple[str, ...]:
-    """What the end of a session may leave behind on this machine, for the operator."""
+    """The processes that can outlive their session on this machine, for the operator."""
     problem = mark.problem()
     if cgroup.home() or problem is None:
         return ()

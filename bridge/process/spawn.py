@@ -68,7 +68,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class KeptPorts:
-    """What a launcher keeps after the end of this process, as long as a child may live: `sockets`,
+    """The sockets that a launcher keeps after the end of this process, as long as a child may live,
     for the next process with the state folder `folder`. Without a folder, children end with this
     process: those with a marker that begins with `markers`."""
 

@@ -1,10 +1,10 @@
 """The mark of a session: the limits of RLIMIT_LOCKS of its processes.
 
-The kernel has not used these limits since Linux 2.4.25. A process inherits them, whatever it does
-to its parents, its session, its environment or its name, and every user can read them in
-/proc/PID/limits, also those of a process that is not dumpable. A confined process cannot change
-them (sandbox/seccomp.py). So they name the session of a process for as long as it lives, also
-after the end of its task and of its server.
+The kernel has not used these limits since Linux 2.4.25. A process inherits them. It keeps them with
+other parents, in another session, as another user, and after execve() with another environment.
+Every user can read them in /proc/PID/limits, also those of a process that is not dumpable. A
+confined process cannot change them (sandbox/seccomp.py). So they name the session of a process for
+as long as it lives, also after the end of its task and of its server.
 
 Nothing but the standard library: the programs that use this module run without anything else.
 """

@@ -23,7 +23,7 @@ from bridge.process.spool import Spool
 from bridge.session.redaction import NO_SECRETS, Secrets
 from bridge.session.tally import SessionTally
 from bridge.session.turn import SessionStreams, SessionTurn, Sink, TurnLimits
-from bridge.task.events import ENDINGS, AgentEvent, Answer, Question, TimedOut
+from bridge.task.events import Answer, Question
 from bridge.task.message import Message
 
 log = logging.getLogger(__name__)
@@ -173,18 +173,16 @@ class Session:
         the handshake.
 
         Returns after the end of the turn, at the latest when a time limit is exceeded. An exception
-        of `sink` also ends the turn, and is raised. What the agent has left in the background is
-        killed before `sink` gets the end, and has ended at the return.
+        of `sink` also ends the turn, and is raised. Processes that the agent has left in the
+        background are killed before `sink` gets the end, and have ended at the return.
         """
         strays = 0
 
-        def pass_on(events: list[AgentEvent | TimedOut]) -> None:
+        def ending() -> None:
             nonlocal strays
-            if isinstance(events[-1], ENDINGS):
-                strays = self._kill_strays()
-            sink(events)
+            strays = self._kill_strays()
 
-        turn = self.streams.turn = SessionTurn(pass_on, self._limits, taken)
+        turn = self.streams.turn = SessionTurn(sink, self._limits, taken, ending)
         try:
             begin()
             if self.streams.process and self.streams.process.exit_code is not None:
@@ -203,14 +201,15 @@ class Session:
                 self.streams.turn = None
 
     def _kill_strays(self) -> int:
-        """Kill what the agent has left in the background. Returns the number of processes."""
+        """Kill the processes that the agent has left in the background. Returns their number."""
         if self._limits.background or self.streams.process is None:
             return 0
         return self.streams.process.kill_strays(self._by_bwrap)
 
     async def _end_strays(self, count: int) -> None:
         """Return after their end: one may have forked before it was killed."""
-        log.info("ended processes in the background", extra={**self._facts(), "count": count})
+        facts = {"event": "processes.background", **self._facts(), "count": count}
+        log.info("ended processes in the background", extra=facts)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KILL_GRACE):
                 while self._kill_strays():  # noqa: ASYNC110 - no event reports their end

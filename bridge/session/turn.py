@@ -56,12 +56,20 @@ class TurnLimits:
 
 
 class SessionTurn:
-    """Passes the events of one turn to the sink, and runs the clocks of the turn. The result of
-    `over`: None if the turn has ended, or the limit that the turn exceeded."""
+    """Passes the events of one turn to the sink, and runs the clocks of the turn. Calls `ending`
+    before the sink gets the end. The result of `over`: None if the turn has ended, or the limit
+    that the turn exceeded."""
 
-    def __init__(self, sink: Sink, limits: TurnLimits, taken: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        limits: TurnLimits,
+        taken: Callable[[], object],
+        ending: Callable[[], object],
+    ) -> None:
         self._sink = sink
         self._taken = taken
+        self._ending = ending
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[TimedOut | None] = self._loop.create_future()
@@ -97,6 +105,7 @@ class SessionTurn:
         for count, event in enumerate(events, 1):
             if isinstance(event, ENDINGS):
                 ended = True
+                self._ending()
                 del happened[count:]
                 break
         try:

@@ -38,7 +38,7 @@ def forever() -> None:
         time.sleep(1000)
 
 
-def fork(then: Callable[[], object]) -> None:
+def fork(then: Callable[[], None]) -> None:
     if os.fork() == 0:
         try:
             then()
@@ -113,11 +113,18 @@ def cleared_environment() -> None:
 
 def leaves_strays() -> None:
     """Orphans, beside a helper that is a child in a session of its own."""
-    fork(lambda: (os.setsid(), report("helper")))
+    fork(helper)
     for stray in (orphan, cleared):
-        fork(lambda stray=stray: (fork(stray), os._exit(0)))
+        if os.fork() == 0:
+            fork(stray)
+            os._exit(0)
     report("child")
     forever()
+
+
+def helper() -> None:
+    os.setsid()
+    report("helper")
 
 
 def orphan() -> None:

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -127,7 +128,7 @@ def left(workspace: Path) -> Iterator[Stray]:
 async def serving(
     workspace: Path, ordinary: bool, state_folder: str = "state", **env: str
 ) -> AsyncIterator[tuple[BridgeProcess, Client]]:
-    settings = {
+    settings: dict[str, Any] = {
         "AGENT_ADAPTER": "jsonl",
         "AGENT_BINARY": sys.executable,
         "AGENT_ARGS": f"-I -S {stray.PROGRAM}",

@@ -50,6 +50,7 @@ LEFT_OUT = {
     "sessions": "the live output of CLIs: their tasks fail with reason restart",
     "tmp": "temporary files",
     "attended": "a mark of the running server",
+    "launchers": "sockets of running launchers",
     "server.json": "the address of the running server",
     "ballast": "reserved space",
     "token": "the operator's token: the next server makes a new one",

@@ -559,7 +559,8 @@ async def test_kill_descendants_finds_processes_without_mark_parent_and_group(
     spawn: Spawner, live: Liveness
 ) -> None:
     process_tree.become_subreaper()
-    subprocess.run([sys.executable, PROGRAM, "hides", live.path], check=True)
+    argv = (sys.executable, PROGRAM, "hides", live.path)
+    assert await (await asyncio.create_subprocess_exec(*argv)).wait() == 0
     await live.pid("cleared-environment")
     starting = asyncio.create_task(spawn("/bin/sleep", "1000"))
     await asyncio.sleep(0)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pwd
+import resource
 import shlex
 import signal
 import stat
@@ -23,7 +24,9 @@ from bridge.auth.principal import OPERATOR, Grant, Token
 from bridge.auth.unix_peer import names_processes
 from bridge.errors import ConfigurationError
 from bridge.process import cgroup, procfs
+from bridge.sandbox import mark
 from bridge.sandbox.profile import best
+from bridge.sandbox.seccomp import SESSION_MARK
 from bridge.server.local_peer import LocalOrigin
 from tests.support import programs
 from tests.support.bridge_process import bridge, environment, scripted
@@ -296,12 +299,12 @@ test -e SOCKET && echo visible || echo hidden
 """
 EXPECTED = {
     ("none", "auto"): ["401", "403", "401", "403", "403" if GROUP else "stays", "visible"],
-    ("none", "none"): ["403", "403", "403", "403", "200" if GROUP else "stays", "visible"],
+    ("none", "none"): ["403", "403", "403", "403", "403" if GROUP else "stays", "visible"],
     ("landlock", "auto"): ["401", "403", "401", "403", "stays", "visible"],
     ("bwrap", "auto"): ["000", "000", "000", "000", "stays", "hidden"],
 }
-"""The attempts by profile and BRIDGE_AUTH. Landlock does not hide names. Without authentication,
-the control group alone decides (docs/security.md)."""
+"""The attempts by profile and BRIDGE_AUTH. Landlock does not hide names. An agent that leaves its
+control group keeps its mark."""
 
 
 @programs.needed("curl")
@@ -362,11 +365,17 @@ client.recv(1)
 
 @needs_proof
 @pytest.mark.parametrize(
-    ("marker", "walled", "session"),
-    [("ours.", False, "ours.one"), ("others.", False, ""), ("ours.", True, None)],
+    ("marker", "marked", "walled", "session"),
+    [
+        ("ours.", "ours.one", False, "ours.one"),
+        ("ours.", "ours.one", True, "ours.one"),
+        ("ours.", "ours.two", False, ""),  # it has changed its environment
+        ("others.", "ours.one", False, ""),
+        ("ours.", None, True, None),
+    ],
 )
 async def test_the_session_of_a_process_is_known(
-    tmp_path: Path, marker: str, walled: bool, session: str | None
+    tmp_path: Path, marker: str, marked: str | None, walled: bool, session: str | None
 ) -> None:
     """A child of this process, which has the part of the server, in the control group of the
     server. MCP limits the depth of delegations by the session."""
@@ -378,6 +387,8 @@ async def test_the_session_of_a_process_is_known(
         *(sys.executable, "-I", "-S", "-c", CONNECTS, str(tmp_path / "s")),
         env={procfs.MARKER: "ours.one"},
     )
+    if marked:
+        resource.prlimit(child.pid, SESSION_MARK, mark.of(marked))
     origin = LocalOrigin(marker, walled)
     async with asyncio.timeout(WITHIN):
         transport = await transports.get()
