@@ -3,6 +3,7 @@ a hostile CLI inside (tests/support/blast_radius.py)."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -627,7 +628,9 @@ async def test_the_blast_radius(profile: str, shape: str) -> None:
                 items = await client.collect([{"text": json.dumps(at)}, file])
                 assert states(items)[-1] == "completed", said(items[-1])
                 assert neighbour.is_running()
-                _until(lambda: not _with_argument(at["token"]))  # of live-on-…
+                async with asyncio.timeout(WITHIN):
+                    while _with_argument(at["token"]):  # noqa: ASYNC110 - of live-on-…
+                        await asyncio.sleep(0.02)
                 assert state(await client.get(task_id(asking))) == "input-required"
                 await client.cancel(task_id(waiting))
                 await server.stop()
