@@ -115,10 +115,8 @@ class HeldPorts:
     def close(self) -> None:
         """End the mortal processes, if there are any, and close the ports."""
         if self.mortal:
-            for one in self._sockets:
-                one.set_inheritable(True)
             command = [sys.executable, "-I", "-S", "-c", _END, _ROOT, self.mortal]
-            os.execv(command[0], command)  # noqa: S606
+            os.waitpid(os.posix_spawn(command[0], command, {}), 0)
         self.hold(None, "")
 
     def _answer(self, door: socket.socket) -> None:

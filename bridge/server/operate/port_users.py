@@ -40,8 +40,10 @@ def end_strays(port: int, state: Path | None) -> bool:
 
 
 def is_released(port: int) -> bool:
-    """Whether no program but a launcher has the port. A launcher ends after its last agent."""
-    return set(map(procfs.name, _holders(port))) == {NAME}
+    """Whether the port is free soon: no program listens there any more, or a launcher may be the
+    one that has it. A launcher ends after its last agent."""
+    holders = _holders(port)
+    return not holders or NAME in map(procfs.name, holders)
 
 
 def reason(error: OSError, port: int | None) -> str:
