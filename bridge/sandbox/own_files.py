@@ -22,11 +22,13 @@ LARGEST_SECRET = 64 * 1024  # bytes of a file
 
 @dataclass(frozen=True, slots=True)
 class OwnFile:
-    """`setting`: what names the path. `folder`: it is one with all that it has."""
+    """`setting`: the name of the setting or variable. `folder`: the path is a folder, with its
+    whole content. `public`: it has no secrets, and agents may read it."""
 
     setting: str
     path: str
     folder: bool = False
+    public: bool = False
 
 
 def reachable(path: str, writable: Iterable[str]) -> str | None:

@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from bridge.adapter import Adapter
+from bridge.client.config import credentials_file, global_file
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.process import cgroup
-from bridge.sandbox.credentials import hidden
+from bridge.sandbox.credentials import Privacy, named, privacy
 from bridge.sandbox.own_files import has_only_sockets, refuse_reachable
 from bridge.sandbox.profile import Sandbox, best, find_user, make_homes, make_scratch, ports
 from bridge.sandbox.trusted_programs import check as check_programs
-from bridge.sandbox.trusted_programs import check_links, default_workspace
+from bridge.sandbox.trusted_programs import check_links, default_workspace, places
 from bridge.server.agents.configured import ConfiguredAgent
+from bridge.server.places import Places
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import NO_STATE, State
 
@@ -38,8 +40,9 @@ def make_sandbox(agent: ConfiguredAgent, state: State = NO_STATE) -> Sandbox | N
         environment=env,
         scratch=make_scratch(folder, agent.id, user),
         writes=(*adapter.writable_paths, *wanted.write),
-        hidden=(*hidden_paths(adapter, env, wanted.read), *_own(agent, state)),
-        shown=wanted.read,
+        private=private_places(agent, same_user=user is None),
+        hidden=tuple(_own(agent, state)),
+        elsewhere=Places(settings.state_home).private,
         homes=make_homes(homes, env, folder, agent.id, user),
         ports=allowed,
         wrapper=wanted.wrapper,
@@ -163,21 +166,27 @@ def _check_wanted(
         raise ConfigurationError(f"BRIDGE_SESSION_…: {why}. Otherwise unset these limits.")
 
 
-def hidden_paths(
-    adapter: type[Adapter], environment: Mapping[str, str], reads: Sequence[str]
-) -> tuple[str, ...]:
-    """Paths of credentials that do not belong to the CLI. `reads`: paths that the operator allows
-    it to read."""
+def private_places(agent: ConfiguredAgent, same_user: bool) -> Privacy:
+    """What the agent's CLI reads of the operator's home."""
+    config = agent.config
+    reads = (*own_reads(agent.adapter), *agent.settings.sandbox.read)
+    return privacy(config.env, reads, places(config.binary, config.env), same_user)
+
+
+def own_reads(adapter: type[Adapter]) -> list[str]:
+    """The private paths that a CLI reads: its settings and its login."""
     own = [one.folder for one in adapter.homes if not one.variable.startswith("XDG_")]
     own += [path for one in adapter.homes for _, path in one.links]
-    return hidden(environment, (*own, *adapter.reads, *reads))
+    return [*own, *adapter.reads]
 
 
 def _own(agent: ConfiguredAgent, state: State) -> Iterator[str]:
-    """The server's own files outside the workspaces, which may contain tokens and keys, and the
-    folders that only the server uses."""
-    named = (".env", *(one.path for one in agent.own_files if not one.folder))
-    for path in (os.path.abspath(os.path.expanduser(one)) for one in named):
+    """The server's own files outside the workspaces, which may contain tokens and keys, the folders
+    that only the server and its client use, and files with credentials that variables name."""
+    paths = [".env", *(one.path for one in agent.own_files if not (one.folder or one.public))]
+    paths += [str(credentials_file().parent), str(global_file().parent)]
+    paths += named(os.environ, agent.config.env)
+    for path in (os.path.abspath(os.path.expanduser(one)) for one in paths):
         if not agent.settings.agent.workspaces.contains(path):
             yield path
     if socket_path := agent.settings.server.unix_socket:

@@ -28,6 +28,7 @@ from bridge.server.local_peer import watch
 from bridge.server.operate.sockets import listen_unix
 from bridge.server.operate.systemd import SystemdService
 from bridge.server.operate.tracing import open_tracing
+from bridge.server.places import Places
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, open_state
@@ -82,6 +83,8 @@ async def assemble(
     pool = make_pool(settings)
     node = NodeAgents()
     state = await _open_state(loaded, unused, [one.id for one in agents], node)
+    workspaces = {path for one in settings.each for path in one.writable}
+    Places(settings.state_home).record([state.folder] if state.folder else [], workspaces)
     unix = listen_unix(settings, unused, service.sockets.unix)
     push = Push(
         state.store,
