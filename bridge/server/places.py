@@ -31,7 +31,7 @@ class Places:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._real = os.path.realpath(home)
-        self._folder = home / NAME
+        self.folder = home / NAME
         self._known: tuple[int, list[Record]] | None = None
 
     def record(self, private: Iterable[Path] = (), workspaces: Iterable[str] = ()) -> None:
@@ -42,15 +42,15 @@ class Places:
         text = json.dumps({"private": paths, "workspaces": roots})
         name = hashlib.sha256(json.dumps(paths or roots).encode()).hexdigest()[:32]
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._open_to_owner()
-            with closing(open_folder(self._folder)) as fd:
+            with closing(open_folder(self.folder)) as fd:
                 replace_file(f"{name}.json", fd, text)
-                for file in self._folder.glob("*.json"):
+                for file in self.folder.glob("*.json"):
                     if not any(map(os.path.exists, _paths(_read(file)))):
                         file.unlink(missing_ok=True)
         except OSError as error:
-            facts = {"folder": self._folder, "reason": error.strerror}
+            facts = {"folder": self.folder, "reason": error.strerror}
             log.info("other servers of this user cannot know the places of this one", extra=facts)
 
     def private(self) -> tuple[str, ...]:
@@ -68,19 +68,19 @@ class Places:
     def _records(self) -> list[Record]:
         """Raises OSError."""
         try:
-            changed = os.stat(self._folder).st_mtime_ns
+            changed = os.stat(self.folder).st_mtime_ns
         except FileNotFoundError:
             return []
         except PermissionError:  # an agent has closed the folder above
             self._open_to_owner()
-            changed = os.stat(self._folder).st_mtime_ns
+            changed = os.stat(self.folder).st_mtime_ns
         if self._known is None or self._known[0] != changed:
             self._open_to_owner()
-            self._known = changed, [_read(one) for one in sorted(self._folder.glob("*.json"))]
+            self._known = changed, [_read(one) for one in sorted(self.folder.glob("*.json"))]
         return self._known[1]
 
     def _open_to_owner(self) -> None:
-        for folder in (self._home, self._folder):
+        for folder in (self._home, self.folder):
             open_to_owner(folder)
 
 

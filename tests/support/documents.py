@@ -30,8 +30,10 @@ METRICS = CHECKOUT / "docs/metrics.md"
 SECURITY = CHECKOUT / "docs/security.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 HEAD = """\
-# Settings of coding-agent-bridge. Copy this file to .env in the directory in which you start the
-# server. A .env inside the workspace of an agent is not read. Each line shows the default.
+# Settings of coding-agent-bridge. Copy this file, and name the copy: coding-agent-bridge --env-file
+# FILE. Without --env-file, the server reads .env in its start directory if only you can have
+# written it, and takes numbers and harmless settings from it, but no programs, sandbox,
+# credentials or paths (docs/settings.md). Each line shows the default.
 """
 
 
