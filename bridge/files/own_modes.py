@@ -1,0 +1,66 @@
+"""The modes of the server's own files, which agents of the same user can change.
+
+No rule of Landlock and no filter of system calls concerns chmod(2) of a path that a process can
+name, hidden or not. So the server restores the modes at its start, before each session and when a
+file cannot be opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from bridge.files.folders import open_to_owner
+
+log = logging.getLogger(__name__)
+
+OTHERS = 0o067  # rights of the owner alone in a private folder; a group may pass through
+SHARED = ("homes", "scratch", "sessions")
+"""Folders of a state folder whose folders belong to the server and are of one agent or session."""
+
+
+def restore(folder: Path, *, deep: bool = False) -> None:
+    """Let this user, and no other one, use the state folder and its files. `deep`: also the files
+    of sessions, which the next server opens. No agent may write in one of these folders. What
+    cannot be restored is skipped."""
+    open_way(folder)
+    _restore(folder, OTHERS)
+    for path in _entries(folder):
+        _restore(path)
+    for shared in SHARED:
+        for path in _entries(folder / shared):
+            _restore(path)
+            if deep and shared == "sessions":
+                for file in _entries(path):
+                    _restore(file)
+
+
+def open_way(path: Path) -> None:
+    """Let this user pass through its own folders above the path, as far as possible."""
+    for folder in reversed(path.parents):
+        with contextlib.suppress(OSError):
+            found = os.stat(folder)
+            if found.st_uid == os.geteuid() and not found.st_mode & 0o100:
+                os.chmod(folder, stat.S_IMODE(found.st_mode) | 0o100)
+
+
+def _restore(path: Path, closed: int = 0o007) -> None:
+    """`closed`: rights that a folder must not give."""
+    with contextlib.suppress(OSError):
+        open_to_owner(path)
+        found = os.stat(path, follow_symlinks=False)
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        if ours and found.st_mode & closed:
+            os.chmod(path, stat.S_IMODE(found.st_mode) & ~closed)
+            log.warning("others could look into a folder of the server", extra={"folder": path})
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    names: Iterable[str] = ()
+    with contextlib.suppress(OSError):
+        names = os.listdir(folder)
+    return (folder / name for name in names)
