@@ -56,10 +56,13 @@ CACHES = {
 AHEAD = "session-"  # begins the names of folders of prewarmed sessions
 # Without it, root writes only root's files. Landlock limits the paths.
 _DAC_OVERRIDE = 1
-# In the sandbox: whether the CLI can be started, and whether it can work.
+# In the sandbox: whether the CLI and the interpreter of its runner can be started, and whether the
+# CLI can work.
 _TRY = """
 test -x "$1" || { echo "$1 cannot be run inside" >&2; exit 1; }
 test -z "$2" || test -w "$2" || { echo "$2 cannot be written inside" >&2; exit 1; }
+test -z "$3" || "$3" -I -c 'import sys; open(sys.argv[1]).close()' "$4" ||
+    { echo "$3 and $4, which run the CLI, cannot be used inside" >&2; exit 1; }
 """
 
 
@@ -241,10 +244,12 @@ class Sandbox:
         """A path that is written with `~` or a variable of the CLI, resolved."""
         return resolve(written, self.environment)
 
-    def check(self, binary: str, workspace: str) -> None:
+    def check(self, binary: str, workspace: str, runner: Sequence[str] = ("", "")) -> None:
         """Raises ConfigurationError if this machine does not support the boundary, or if the CLI
-        could not work in it."""
-        trial = ["/bin/sh", "-c", _TRY, "sh", binary, workspace if self.user else ""]
+        could not work in it. `runner`: the command of a program that runs the CLI: an interpreter,
+        and at last a file."""
+        words = (binary, workspace if self.user else "", runner[0], runner[-1])
+        trial = ["/bin/sh", "-c", _TRY, "sh", *words]
         command = [*self.command(workspace), *trial]
         try:
             done = subprocess.run(

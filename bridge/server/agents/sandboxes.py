@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from bridge.adapter import Adapter
+from bridge.adapter.print_mode import RunnerAdapter
 from bridge.client.config import credentials_file, global_file
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.process import cgroup
@@ -69,7 +70,8 @@ def _tried(sandbox: Sandbox, agent: ConfiguredAgent) -> Sandbox:
         refuse_reachable(agent.own_files, _writable(agent, sandbox))
     check_links(_named(agent, sandbox), _writable(agent, sandbox))
     sandbox = sandbox.settled(())  # the trial creates missing folders
-    sandbox.check(agent.config.binary, workspaces.default)
+    runner = agent.config.runner if issubclass(agent.adapter, RunnerAdapter) else ("", "")
+    sandbox.check(agent.config.binary, workspaces.default, runner)
     places = (workspaces.default, *workspaces.roots)
     return sandbox.settled(places) if sandbox.walls else sandbox
 
