@@ -1,8 +1,8 @@
-"""What agents in a sandbox see of the operator's home: programs, and settings without secrets.
+"""The operator's home for agents in a sandbox: programs, and settings without secrets.
 
 Most programs keep secrets somewhere below a dot-folder of the home or an XDG folder. So these
-places are hidden by default, with everything that appears there later, and SHOWN lists what can be
-read. docs/security.md has the same table.
+places are hidden by default, with everything that appears there later, and SHOWN lists the paths
+that agents read. docs/security.md has the same table.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _STATE = "${XDG_STATE_HOME:-~/.local/state}"
 _CACHE = "${XDG_CACHE_HOME:-~/.cache}"
 _XDG = (_CONFIG, _DATA, _STATE, _CACHE)
 _PRIVATE = (f"~/{DOTS}", "~/snap", *_XDG)
+OF_CLIENT = (f"{_CONFIG}/coding-agent-bridge", "~/.config/a2a-cli")
+"""Folders in which the client of the bridge keeps tokens and keys."""
 _OF_SERVICES = ("/run/secrets", "/run/credentials", "/var/backups")
 """Secrets of containers and of services, and backups."""
 
@@ -188,7 +190,7 @@ _INSTEAD = {
 @dataclass(frozen=True, slots=True)
 class Privacy:
     """The private places for one agent: real paths as in `hide` of sandbox/confine.py. `homes`: the
-    real homes. `reads`: what the agent may read there anyway, as absolute paths. `shown`: further
+    real homes. `reads`: absolute paths that the agent may read there anyway. `shown`: further
     ones, by folder and by the first name below it. `instead`: files of tools that fail if they
     cannot read them, each with a variable and its value, relative to the scratch folder."""
 

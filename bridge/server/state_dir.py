@@ -76,7 +76,7 @@ class State:
         return self.folder / "files" if self.folder else None
 
     def restore_modes(self) -> None:
-        """Undo what an agent may have done to the modes of the server's own files."""
+        """Restore the modes of the server's own files, which an agent may have changed."""
         if self.folder:
             restore(self.folder)
 

@@ -139,7 +139,7 @@ def _folder_of(folder: Path, lock: int | None) -> Iterator[int]:
 
 
 def _watched(folder: int, path: Path, watch: TokenWatch) -> str:
-    """The token in the folder, whose file is watched from now on."""
+    """The token in the folder. Its file is watched from now on."""
     value = _token(folder, path)
     watch.follow(os.open(NAME, _OLD_FILE, dir_fd=folder), value)
     return value

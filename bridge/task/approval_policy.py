@@ -10,7 +10,6 @@ an input that could mean more than the pattern says does not match.
 
 from __future__ import annotations
 
-import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -208,7 +207,14 @@ def _spellings(pattern: str, place: str) -> Iterator[str]:
 
 
 def _comparable(path: str) -> str:
-    return posixpath.normpath(path).casefold()
+    """An absolute path, or a pattern of such, without `.`, `..`, empty names and case."""
+    names: list[str] = []
+    for name in path.casefold().split("/"):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return "/" + "/".join(names)
 
 
 def _literally(path: str) -> str:

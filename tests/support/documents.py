@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from bridge.sandbox.credentials import SHOWN
+from bridge.sandbox.homes import resolve
 from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import CHECKOUT
 from tests.support import (
@@ -109,8 +111,18 @@ def with_matrix(agents: str) -> str:
 
 
 def with_blast_radius(security: str) -> str:
-    """`security` with the generated table of the attempts of a hostile CLI."""
-    return _with(security, {"blast radius": blast_radius.table()})
+    """`security` with the generated tables: the attempts of a hostile CLI, and the paths of the
+    home that agents read."""
+    return _with(security, {"blast radius": blast_radius.table(), "shown": shown_paths()})
+
+
+def shown_paths() -> str:
+    """The table of the private paths that agents read."""
+    lines = ["| shown | reason | paths |", "|---|---|---|"]
+    for row in SHOWN:
+        paths = ", ".join(f"`{resolve(one, {'HOME': '~'})}`" for one in row.paths)
+        lines.append(f"| {row.what} | {row.why} | {paths} |")
+    return "\n".join(lines) + "\n"
 
 
 def with_metrics(metrics: str) -> str:

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bridge.adapter import Adapter
 from bridge.adapter.print_mode import RunnerAdapter
-from bridge.client.config import credentials_file, global_file
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.process import cgroup
-from bridge.sandbox.credentials import Privacy, named, privacy
+from bridge.sandbox.credentials import OF_CLIENT, Privacy, privacy
+from bridge.sandbox.homes import resolve
 from bridge.sandbox.own_files import has_only_sockets, refuse_reachable
 from bridge.sandbox.profile import Sandbox, best, find_user, make_homes, make_scratch, ports
 from bridge.sandbox.trusted_programs import check as check_programs
 from bridge.sandbox.trusted_programs import check_links, default_workspace, places
 from bridge.server.agents.configured import ConfiguredAgent
-from bridge.server.places import Places
+from bridge.server.settings.places import Places
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import NO_STATE, State
 
@@ -169,7 +169,7 @@ def _check_wanted(
 
 
 def private_places(agent: ConfiguredAgent, same_user: bool) -> Privacy:
-    """What the agent's CLI reads of the operator's home."""
+    """The private places of the operator's home, and the paths there that the agent's CLI reads."""
     config = agent.config
     reads = (*own_reads(agent.adapter), *agent.settings.sandbox.read)
     return privacy(config.env, reads, places(config.binary, config.env), same_user)
@@ -186,8 +186,8 @@ def _own(agent: ConfiguredAgent, state: State) -> Iterator[str]:
     """The server's own files outside the workspaces, which may contain tokens and keys, the folders
     that only the server and its client use, and files with credentials that variables name."""
     paths = [".env", *(one.path for one in agent.own_files if not (one.folder or one.public))]
-    paths += [str(credentials_file().parent), str(global_file().parent)]
-    paths += named(os.environ, agent.config.env)
+    paths += [resolve(one, agent.config.env) for one in OF_CLIENT]
+    paths += agent.settings.files_of_tools(agent.config.env)
     for path in (os.path.abspath(os.path.expanduser(one)) for one in paths):
         if not agent.settings.agent.workspaces.contains(path):
             yield path

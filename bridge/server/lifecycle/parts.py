@@ -28,8 +28,8 @@ from bridge.server.local_peer import watch
 from bridge.server.operate.sockets import listen_unix
 from bridge.server.operate.systemd import SystemdService
 from bridge.server.operate.tracing import open_tracing
-from bridge.server.places import Places
 from bridge.server.settings.load import Loaded
+from bridge.server.settings.places import Places
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, is_made, open_state
 from bridge.server.token_file import open_token

@@ -40,7 +40,7 @@ from bridge.server.operate.backup_folder import (
     record_of,
     size_of,
 )
-from bridge.server.places import Places
+from bridge.server.settings.places import Places
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, in_use, was_locked
 from bridge.store.protocol import CANNOT_READ

@@ -1,7 +1,7 @@
 """The values of .env files.
 
 --env-file names a file that the operator chose. The file .env of the start directory is read
-without a choice, and anybody may have written it: the author of a repository, or an agent of an
+without a choice, and others may have written it: the author of a repository, or an agent of an
 earlier server. So it is read only where only the operator can have written it, and it sets only
 numbers and SAFE.
 """
@@ -19,7 +19,7 @@ from dotenv import dotenv_values
 
 from bridge.errors import ConfigurationError
 from bridge.sandbox.own_files import reachable
-from bridge.server.places import Places
+from bridge.server.settings.places import Places
 from bridge.server.settings.root import SECTIONS, VARIABLES, Settings
 
 NAME = ".env"
@@ -32,7 +32,7 @@ SAFE = frozenset(
         *("agent_output", "agent_text_field", "agent_trace", "bridge_thoughts"),
     )
 )
-"""Settings that are no number and choose no program, boundary, credential or path."""
+"""Further settings, which choose neither program, boundary, credential nor path."""
 _NUMBERS = frozenset(
     one.alias or name
     for kind in SECTIONS.values()
@@ -87,7 +87,7 @@ def read_implicit(settings: Settings) -> EnvFile:
 def _ignored(names: Iterable[str]) -> Iterator[str]:
     if listed := ", ".join(names):
         yield (
-            f"{os.path.abspath(NAME)}: {listed} ignored: a file that nobody named sets no "
+            f"{os.path.abspath(NAME)}: {listed} ignored: a file without --env-file sets no "
             f"programs, sandbox, credentials or paths. {STEP}."
         )
 
@@ -97,8 +97,8 @@ def _unread(why: str) -> EnvFile:
 
 
 def may_set(name: str) -> bool:
-    """Whether the file may set a variable. One that is no setting reaches a CLI only if AGENT_ENV
-    names it."""
+    """Whether the file may set a variable. Other variables than settings reach a CLI only if
+    AGENT_ENV names them."""
     setting = name.lower()
     return setting not in VARIABLES or setting in SAFE or setting in _NUMBERS
 
@@ -114,7 +114,7 @@ def _objection(found: os.stat_result) -> str | None:
 
 
 def _objection_to_place(settings: Settings) -> str | None:
-    """Why somebody else may have written the file: where the name is, and where a link leads."""
+    """Why others may have written the file: the place of its name, and that of its target."""
     if any(reachable(NAME, one.writable) for one in settings.each):
         return (
             "it lies inside the workspace, and a repository must not configure the server that "

@@ -3,8 +3,7 @@ keys, passwords, and the certificates that the server trusts."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qsl, urlsplit
 
 from bridge.sandbox.own_files import OwnFile
@@ -19,7 +18,7 @@ _TRACES = tuple(
 _OF_DATABASE = "passfile servicefile sslkey sslcert sslrootcert sslcrl sslcrldir".split()
 _OF_REDIS = "ssl_keyfile ssl_certfile ssl_ca_certs ssl_ca_path".split()
 _OPTIONS = frozenset((*_OF_DATABASE, *_OF_REDIS))
-# Everybody may know them, and nobody else may change them.
+# They have no secrets. Only the operator may change them.
 _PUBLIC = frozenset(
     (
         *(*_TLS, "PGSSLROOTCERT", "PGSSLCRL", *(one for one in _TRACES if "CLIENT" not in one)),
@@ -28,10 +27,10 @@ _PUBLIC = frozenset(
 )
 
 
-def of_variables() -> Iterator[OwnFile]:
-    """The files that variables of the environment name."""
+def of_variables(variables: Mapping[str, str]) -> Iterator[OwnFile]:
+    """The files that `variables` of the server name."""
     for name in (*_POSTGRES, *_TRACES, *_TLS):
-        if path := os.environ.get(name):
+        if path := variables.get(name):
             yield OwnFile(name, path, public=name in _PUBLIC)
 
 

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 
 from bridge.errors import ConfigurationError
-from bridge.server.places import Places
 from bridge.server.settings.env_file import may_set
 from bridge.server.settings.load import Loaded, load
+from bridge.server.settings.places import Places
 from bridge.server.settings.root import NAMES, Settings
 from bridge.workspace.project_config import guards
 from tests.support.bridge_process import bridge
