@@ -48,6 +48,16 @@ def open_way(path: Path) -> None:
                 os.chmod(folder, stat.S_IMODE(found.st_mode) | 0o100)
 
 
+def open_to_reader(path: str | Path) -> None:
+    """Let this user read its own file, as far as possible."""
+    place = Path(os.path.expanduser(path))
+    open_way(place)
+    with contextlib.suppress(OSError):
+        found = os.stat(place)
+        if found.st_uid == os.geteuid() and not found.st_mode & 0o400:
+            os.chmod(place, stat.S_IMODE(found.st_mode) | 0o400)
+
+
 def _restore(path: Path, closed: int = 0o007) -> None:
     """`closed`: rights that a folder must not give."""
     with contextlib.suppress(OSError):

@@ -294,11 +294,12 @@ def _instead(
 def named(variables: Mapping[str, str], environment: Mapping[str, str]) -> Iterator[str]:
     """The files with credentials that `variables` of the server name, except those that a CLI with
     this `environment` knows."""
-    for name in _NAMED:
-        if name not in environment:
-            for path in variables.get(name, "").split(os.pathsep):
-                if path and path != os.devnull:
-                    yield os.path.abspath(os.path.expanduser(path))
+    home = environment.get("HOME") or "/"
+    given = (variables.get(name, "") for name in _NAMED if name not in environment)
+    for path in filter(None, (path for value in given for path in value.split(os.pathsep))):
+        place = os.path.abspath(os.path.expanduser(path))
+        if place != os.devnull and not is_inside(home, place):
+            yield place
 
 
 def _homes(environment: Mapping[str, str], same_user: bool) -> tuple[str, ...]:

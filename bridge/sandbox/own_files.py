@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bridge.errors import ConfigurationError
+from bridge.files.own_modes import open_to_reader
 from bridge.sandbox.landlock import is_inside
 
 MOST_LINKS = 40  # in one path, as in the kernel
@@ -89,6 +90,7 @@ def has_only_sockets(folder: str) -> bool:
 def read_secret(setting: str, path: str) -> str:
     """The one line that a file has. Raises ConfigurationError for a file that cannot be read, or
     that others than its owner may write, or than its group may read."""
+    open_to_reader(path)
     try:
         with open(os.path.expanduser(path), "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())

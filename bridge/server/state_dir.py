@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
-from bridge.files.folders import closing, open_folder, replace_file
-from bridge.files.own_modes import OTHERS, restore
+from bridge.files.folders import closing, open_folder, open_to_owner, replace_file
+from bridge.files.own_modes import OTHERS, open_way, restore
 from bridge.process import cgroup
 from bridge.process.guard import MOVABLE
 from bridge.process.process_tree import kill_marked, table
@@ -148,6 +148,10 @@ async def open_state(
             store = shared = make_store(identity)
             await store.open()
             unused.push_async_callback(store.close)
+        if audit:
+            open_way(audit)
+            with contextlib.suppress(OSError):
+                open_to_owner(audit)
         written = Audit(audit or folder / "audit.jsonl", clean)
         unused.pop_all()
     return State(store, folder, f"{identity}.", written, attended=attended, shared=shared)

@@ -27,7 +27,7 @@ class SessionFactory:
     None for no boundary. `secrets` are redacted from the output of later sessions. `shares`: the
     real paths of the folders with the same files on several servers, by name; empty if the CLI
     cannot resume a conversation on another one. `tally` counts the sessions. `traces`: the
-    processes get TRACEPARENT. `restore` restores the modes of own files, which agents can change."""
+    processes get TRACEPARENT. `restore` restores the modes of own files after an agent."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig

@@ -18,6 +18,7 @@ from pathlib import Path
 from dotenv import dotenv_values
 
 from bridge.errors import ConfigurationError
+from bridge.files.own_modes import open_to_reader
 from bridge.sandbox.own_files import reachable
 from bridge.server.settings.places import Places
 from bridge.server.settings.root import SECTIONS, VARIABLES, Settings
@@ -56,6 +57,7 @@ class EnvFile:
 
 def read(path: str) -> EnvFile:
     """The file that the operator named. Raises ConfigurationError."""
+    open_to_reader(path)
     try:
         return EnvFile(_values(Path(path).read_text("utf-8")), path)
     except (OSError, UnicodeDecodeError) as error:

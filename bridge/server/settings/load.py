@@ -14,6 +14,7 @@ from typing import Any
 
 from bridge.auth.config import LOOPBACK
 from bridge.errors import ConfigurationError
+from bridge.files.own_modes import open_to_reader
 from bridge.sandbox.own_files import OwnFile, read_secret, refuse_reachable
 from bridge.sandbox.trusted_programs import default_workspace
 from bridge.server.settings.broker import missing
@@ -127,6 +128,8 @@ def check(loaded: Loaded) -> None:
     for one in loaded.settings.each:
         _check(one)
         refuse_reachable(loaded.own_files, one.writable)
+    for file in loaded.own_files:
+        open_to_reader(file.path)
 
 
 def _check(settings: Settings) -> None:
@@ -230,6 +233,7 @@ def _implicit_env_file(given: Mapping[str, Any]) -> EnvFile:
 def _config_file(path: Any) -> dict[str, Any]:
     if not path:
         return {}
+    open_to_reader(path)
     try:
         values = tomllib.loads(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -68,12 +68,12 @@ class Places:
     def _records(self) -> list[Record]:
         """Raises OSError."""
         try:
-            changed = os.stat(self.folder).st_mtime_ns
+            changed = os.stat(self.folder).st_ctime_ns
         except FileNotFoundError:
             return []
         except PermissionError:  # an agent has closed the folder above
             self._open_to_owner()
-            changed = os.stat(self.folder).st_mtime_ns
+            changed = os.stat(self.folder).st_ctime_ns
         if self._known is None or self._known[0] != changed:
             self._open_to_owner()
             self._known = changed, [_read(one) for one in sorted(self.folder.glob("*.json"))]

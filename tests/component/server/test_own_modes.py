@@ -12,6 +12,9 @@ import pytest
 
 from bridge.errors import ConfigurationError
 from bridge.files import own_modes
+from bridge.process import spool
+from bridge.sandbox.own_files import read_secret
+from bridge.server.settings.load import load
 from bridge.server.state_dir import is_made, open_state
 from bridge.server.token_file import OperatorToken, open_token, read_again
 from tests.support.unprivileged import NOBODY, unprivileged
@@ -65,6 +68,29 @@ async def test_each_session_restores_them_while_the_server_runs(place: Path) -> 
         state.parent.chmod(0)
         assert opened.store.problem is None, "it is not gone"
         await opened.close()
+
+
+async def test_files_of_the_operator_that_the_server_reads_are_opened_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_REPO_PATH", "/usr/share")
+    names = ("config.toml", "secret", "my.env", "audit.jsonl")
+    with unprivileged():
+        for name in names:
+            (place / name).write_text("log_level = 'ERROR'\n" if name == "config.toml" else "x=1\n")
+            (place / name).chmod(0)
+        os.chmod(place, 0o600)
+        assert (
+            load({"config_file": str(place / "config.toml")}).settings.server.log_level == "ERROR"
+        )
+        assert read_secret("SECRET", str(place / "secret")) == "x=1"
+        assert load({}, str(place / "my.env")).dotenv == {"x": "1"}
+        await (await open_state(place / "state", place / "audit.jsonl")).close()
+
+
+def test_folders_of_sessions_are_private(tmp_path: Path) -> None:
+    with spool.prepare(tmp_path / "sessions" / "one"):
+        assert mode(tmp_path / "sessions") == mode(tmp_path / "sessions/one") == 0o700
 
 
 def test_a_link_in_the_state_folder_changes_nothing_outside(place: Path) -> None:

@@ -433,6 +433,48 @@ def test_an_env_file_that_agents_can_write_is_not_read_and_causes_a_warning(
     assert "inside the workspace" in loaded.warnings[0] and "--env-file" in loaded.warnings[0]
 
 
+OF_LIBRARIES: dict[str, tuple[dict[str, str], dict[str, bool]]] = {
+    "a database": (
+        {
+            "BRIDGE_STORE": "postgresql://h/d?sslkey=/k&sslcert=/c&passfile=/p&sslrootcert=/r",
+            "BRIDGE_STATE_DIR": "/state",
+            "PGSSLKEY": "/env-key",
+            "PGPASSFILE": "/env-pass",
+        },
+        {"/k": False, "/c": False, "/p": False, "/r": True, "/env-key": False, "/env-pass": False},
+    ),
+    "redis": (
+        {"BRIDGE_REDIS_URL": "rediss://h/0?ssl_keyfile=/k&ssl_ca_certs=/r"},
+        {"/k": False, "/r": True},
+    ),
+    "a collector": (
+        {"OTEL_EXPORTER_OTLP_CLIENT_KEY": "/k", "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": "/r"},
+        {"/k": False, "/r": True},
+    ),
+    "trusted certificates": ({"SSL_CERT_FILE": "/r"}, {"/r": True}),
+}
+
+
+@pytest.mark.parametrize("name", OF_LIBRARIES)
+def test_files_that_libraries_read_are_own_files(
+    name: str, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, wanted = OF_LIBRARIES[name]
+    for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in given.items():
+        monkeypatch.setenv(variable, value)
+    found = {file.path: file.public for file in load({}).own_files}
+    assert {path: found.get(path) for path in wanted} == wanted
+    variable = next(reversed(given))
+    inside = str(start.parent / "workspace/x")
+    monkeypatch.setenv(variable, given[variable].replace("=/k", f"={inside}").replace("/r", inside))
+    if "://" not in given[variable]:
+        monkeypatch.setenv(variable, inside)
+    with pytest.raises(ConfigurationError, match="can be changed by agents"):
+        load({})
+
+
 CHOSEN_BY_NOBODY = {
     "a program": "AGENT_BINARY=/tmp/evil",
     "code": "AGENT_ADAPTER=evil:Adapter",
