@@ -14,8 +14,6 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bridge.files.folders import open_to_owner
-
 log = logging.getLogger(__name__)
 
 OTHERS = 0o067  # rights of the owner alone in a private folder; a group may pass through
@@ -28,11 +26,11 @@ def restore(folder: Path, *, deep: bool = False) -> None:
     of sessions, which the next server opens. No agent may write in one of these folders. What
     cannot be restored is skipped."""
     open_way(folder)
-    _restore(folder, OTHERS)
-    for path in _entries(folder):
+    _restore(str(folder), OTHERS)
+    for path in _entries(str(folder)):
         _restore(path)
     for shared in SHARED:
-        for path in _entries(folder / shared):
+        for path in _entries(f"{folder}/{shared}"):
             _restore(path)
             if deep and shared == "sessions":
                 for file in _entries(path):
@@ -58,19 +56,23 @@ def open_to_reader(path: str | Path) -> None:
             os.chmod(place, stat.S_IMODE(found.st_mode) | 0o400)
 
 
-def _restore(path: Path, closed: int = 0o007) -> None:
+def _restore(path: str, closed: int = 0o007) -> None:
     """`closed`: rights that a folder must not give."""
     with contextlib.suppress(OSError):
-        open_to_owner(path)
-        found = os.stat(path, follow_symlinks=False)
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if ours and found.st_mode & closed:
-            os.chmod(path, stat.S_IMODE(found.st_mode) & ~closed)
+        found = os.lstat(path)
+        if found.st_uid != os.geteuid() or stat.S_ISLNK(found.st_mode):
+            return
+        is_folder, mode = stat.S_ISDIR(found.st_mode), stat.S_IMODE(found.st_mode)
+        wanted = (mode | 0o700) & ~closed if is_folder else mode | 0o600
+        if wanted == mode:
+            return
+        os.chmod(path, wanted)
+        if is_folder and mode & closed:
             log.warning("others could look into a folder of the server", extra={"folder": path})
 
 
-def _entries(folder: Path) -> Iterator[Path]:
+def _entries(folder: str) -> Iterator[str]:
     names: Iterable[str] = ()
     with contextlib.suppress(OSError):
         names = os.listdir(folder)
-    return (folder / name for name in names)
+    return (f"{folder}/{name}" for name in names)
