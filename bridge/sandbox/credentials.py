@@ -245,14 +245,14 @@ def privacy(
     ]
     open_ = tuple(resolve(one, environment).rstrip("/") for one in (*reads, *told))
     homes = _homes(environment, same_user)
-    # The XDG variables are those of the CLI's home.
-    variables = [{**environment, "HOME": homes[0]}, *({"HOME": one} for one in homes[1:])]
-    found = [*_OF_SERVICES]
-    for home, known in zip(homes, variables, strict=True):
+    found, shown = [*_OF_SERVICES], []
+    for number, home in enumerate(homes):
+        # The XDG variables are those of the CLI, whose home is the first one.
+        known = {**({} if number else environment), "HOME": home.rstrip("/")}
         private = (os.path.realpath(resolve(one, known)) for one in _PRIVATE)
         found += [one for one in private if not is_inside(home, one)]
+        shown += [resolve(one, known) for row in SHOWN for one in row.paths]
     places = _places(found, open_)
-    shown = [resolve(one, known) for known in variables for row in SHOWN for one in row.paths]
     top = {*homes, *places, *(f"{home}/.local" for home in homes)}  # too much for one program
     needed = {one for one in programs if any(covers(place, one) for place in places)}
     return Privacy(
@@ -310,4 +310,4 @@ def _homes(environment: Mapping[str, str], same_user: bool) -> tuple[str, ...]:
         found.append(os.path.expanduser("~"))
         with contextlib.suppress(KeyError):
             found.append(pwd.getpwuid(os.geteuid()).pw_dir)
-    return tuple(dict.fromkeys(os.path.realpath(one) for one in found if one not in ("", "/")))
+    return tuple(dict.fromkeys(map(os.path.realpath, filter(os.path.isabs, found))))

@@ -74,6 +74,17 @@ async def test_a_folder_that_an_agent_has_opened_is_closed_again(
         assert artifact_text(again) == "a"
 
 
+async def test_each_session_closes_folders_that_an_agent_has_opened(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    async with bridge(workspace, **scripted(workspace)) as server:
+        opened = workspace.parent / "state" / "sessions"
+        opened.mkdir(exist_ok=True)
+        opened.chmod(0o777)
+        assert state(await Client(http, server.url).send("text x")) == "completed"
+        assert opened.stat().st_mode & 0o007 == 0
+
+
 async def test_the_push_database_of_an_earlier_version_is_renamed(workspace: Path) -> None:
     folder = workspace.parent / "state" / "push"
     async with bridge(workspace, **scripted(workspace)) as server:

@@ -258,9 +258,17 @@ def test_a_home_that_is_shown_hides_nothing() -> None:
     assert not [one for one in places_of("generic", "~").places if one.startswith("/home/me")]
 
 
+@each("home", ["/", "", "/nonexistent"])
+def test_a_strange_home_hides_no_more_than_its_dot_files(home: str) -> None:
+    found = privacy({"HOME": home}, ()).places
+    assert home not in found and "/" not in found
+    assert not home or f"{home.rstrip('/')}/.*" in found
+
+
 def test_variables_that_name_nothing_hide_nothing() -> None:
     given = {"KUBECONFIG": "/a:/b", "NETRC": "", "PIP_CONFIG_FILE": os.devnull, "OTHER": "/c"}
     assert list(named(given, {})) == ["/a", "/b"]
+    assert list(named({"GNUPGHOME": "/home", "NETRC": "/home/me"}, {"HOME": "/home/me"})) == []
     assert list(named(given, {"KUBECONFIG": "/a"})) == []
 
 
