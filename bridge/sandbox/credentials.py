@@ -247,7 +247,7 @@ def privacy(
     homes = _homes(environment, same_user)
     found, shown = [*_OF_SERVICES], []
     for number, home in enumerate(homes):
-        # The XDG variables are those of the CLI, whose home is the first one.
+        # The XDG variables are those of the CLI. Its home is the first one.
         known = {**({} if number else environment), "HOME": home.rstrip("/")}
         private = (os.path.realpath(resolve(one, known)) for one in _PRIVATE)
         found += [one for one in private if not is_inside(home, one)]
