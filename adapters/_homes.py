@@ -90,6 +90,11 @@ def _xdg(
     return Home(name, f"${{{name}:-{default}}}", state, variables=variables, database=database)
 
 
+def of_xdg(name: str) -> tuple[str, str]:
+    """The folders with the settings and the data of a CLI that follows that specification."""
+    return f"${{XDG_CONFIG_HOME:-~/.config}}/{name}", f"${{XDG_DATA_HOME:-~/.local/share}}/{name}"
+
+
 def _opencode(
     name: str, *, config: tuple[str, ...], data: tuple[str, ...], state: tuple[str, ...]
 ) -> tuple[Home, ...]:

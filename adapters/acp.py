@@ -84,7 +84,7 @@ class Opencode(Acp):
     shut: ClassVar[Mapping[str, str]] = {"OPENCODE_DISABLE_PROJECT_CONFIG": "1"}
     configured_by = "OPENCODE_CONFIG_CONTENT"
     homes = _homes.OPENCODE
-    reads = ("${XDG_DATA_HOME:-~/.local/share}/opencode",)
+    reads = _homes.of_xdg("opencode")
     uses_any_port = True
     install = "npm install -g opencode-ai"
     login = "opencode auth login"
@@ -141,7 +141,7 @@ class Kilo(Acp):
     shut: ClassVar[Mapping[str, str]] = {"KILO_DISABLE_PROJECT_CONFIG": "1"}
     configured_by = "KILO_CONFIG_CONTENT"
     homes = _homes.KILO
-    reads = ("${XDG_DATA_HOME:-~/.local/share}/kilo",)
+    reads = _homes.of_xdg("kilo")
     uses_any_port = True
     install = "npm install -g @kilocode/cli"
     login = "kilo auth login"
@@ -228,7 +228,7 @@ class Goose(Acp):
     project_files = always_loaded = files.GOOSE
     verified = False
     homes = _homes.GOOSE
-    reads = ("${XDG_DATA_HOME:-~/.local/share}/goose", "${XDG_CONFIG_HOME:-~/.config}/goose")
+    reads = _homes.of_xdg("goose")
     install = "see https://block.github.io/goose"
     login = "goose configure"
 

@@ -78,7 +78,7 @@ REASONS = {
 class Aider(Generic):
     silence = float("inf")
     writable_paths = ("/dev/pts", "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/")
-    reads = ("~/.aider",)
+    reads = ("~/.aider", "~/.aider.conf.yml", "~/.aider.model.settings.yml")
     name = "aider"
     title = "aider"
     binary = "aider"

@@ -57,6 +57,7 @@ IMPORTS_LATE = {
 IMPORTS_BY_NAME = {"bridge/server/registry.py"}
 READS_ENVIRONMENT = {
     "bridge/client/config.py": None,
+    "bridge/server/settings/env_file.py": None,
     "bridge/server/settings/load.py": None,
     "bridge/server/settings/root.py": None,
     "bridge/server/settings/sections.py": None,
@@ -728,6 +729,7 @@ TESTED_ELSEWHERE = {
         "needs the program",
         "server: state_dir; server/operate: sockets",
     ),
+    "tests/component/server/test_own_modes.py": ("needs files", "files: own_modes"),
     "tests/server/auth/test_approvals.py": ("needs a conversation", "telemetry: audit"),
     "tests/system/test_logs.py": ("needs the program", "server/operate: log_output"),
     "tests/server/operate/test_reloaded_settings.py": (
@@ -740,7 +742,8 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
-        "server/settings: bindings broker load operate root sections storage values",
+        "server/settings: bindings broker env_file library_files load operate places root sections "
+        "storage values",
     ),
     "tests/unit/a2a/test_codec.py": (
         "the versions share one table of cases",

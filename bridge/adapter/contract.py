@@ -238,8 +238,8 @@ class Adapter(ABC):
     which is made if missing. Files that the CLI executes or trusts are not listed; see `homes`."""
 
     reads: ClassVar[tuple[str, ...]] = ()
-    """Hidden credentials (sandbox/credentials.py) that the CLI must read, besides those in `homes`:
-    paths as in `writable_paths`."""
+    """Private paths of the home (sandbox/credentials.py) that the CLI must read, besides those in
+    `homes`: paths as in `writable_paths`."""
 
     homes: ClassVar[tuple[Home, ...]] = ()
     """Folders with files that the CLI writes beside files that it executes or trusts. An agent in a

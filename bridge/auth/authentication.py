@@ -88,6 +88,19 @@ class TokenIssuer(Protocol):
     def close(self) -> None: ...
 
 
+class KeptToken(Protocol):
+    """The operator's token in a file. `is_exposed`: others may know it; renew() then returns
+    another one. It blocks, and raises OSError."""
+
+    @property
+    def value(self) -> str: ...
+
+    @property
+    def is_exposed(self) -> bool: ...
+
+    def renew(self) -> str: ...
+
+
 class Identity:
     """Maps requests to principals. Raises TooManyRequests after too many wrong tokens, Forbidden
     for the operator token of a process that the server started, and Unavailable if it cannot
@@ -102,6 +115,8 @@ class Identity:
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
         self._operator: str | None = None
+        self._kept: KeptToken | None = None
+        self._exposed: str | None = None
         self._issuer: TokenIssuer | None = None
         self._lost: frozenset[str] = frozenset()
         self.revocations = Revocations(self.is_valid)
@@ -114,10 +129,11 @@ class Identity:
         self.report: Callable[..., None] | None = None
         self._failures: TokenBuckets[str] = TokenBuckets(MOST_ADDRESSES)
 
-    def trust(self, operator: str | None, origin: Origin | None) -> None:
+    def trust(self, operator: KeptToken | None, origin: Origin | None) -> None:
         """Accept the token `operator`. `origin` decides about every request of the operator, with a
         token or without one."""
-        self._apply(self._config, self._issuer, operator)
+        self._kept = operator
+        self._apply(self._config, self._issuer, operator.value if operator else None)
         self._origin = origin
 
     def watch_origin(self, origin: Origin | None) -> None:
@@ -146,6 +162,8 @@ class Identity:
         return {one.id for one in known if one.may("read") and not one.expired}
 
     def _apply(self, config: AuthConfig, issuer: TokenIssuer | None, operator: str | None) -> None:
+        if operator == self._exposed:
+            operator = None
         tokens, users = tokens_of(config, operator), users_of(config)  # these may raise
         self._config, self._issuer, self._operator = config, issuer, operator
         self._tokens, self._users, self._redis = tokens, users, redis_users_of(config)
@@ -215,13 +233,16 @@ class Identity:
         scheme = _scheme(request)
         if isinstance(found, Principal):
             if found.id == OPERATOR.id:
-                await self._if_outside(request, address, scheme)
-                return found
-            if not found.expired:
+                if not await self._replaced(given):
+                    await self._if_outside(request, address, scheme)
+                    return found
+                found = "unknown"
+            elif not found.expired:
                 if self.used:
                     self.used(found.id)
                 return found
-            found = "expired"
+            else:
+                found = "expired"
         is_jwt = self._issuer is not None and given.count(".") == 2
         self._refuse(address, "oidc" if is_jwt else scheme, found)
         return None
@@ -270,6 +291,22 @@ class Identity:
             self._reject(address, scheme, "agent_process")
             raise Forbidden(_STARTED_HERE)
         return OPERATOR
+
+    async def _replaced(self, given: str) -> bool:
+        """Whether the token `given` was that of the file, and others may know it. It is not valid
+        from now on, and another one is in the file."""
+        if given != self._operator or self._kept is None or not self._kept.is_exposed:
+            return False
+        self._exposed = given
+        self._apply(self._config, self._issuer, None)
+        self.revocations.check()
+        try:
+            renewed = await asyncio.to_thread(self._kept.renew)
+        except OSError as error:
+            log.error("no new operator token", extra={"reason": error.strerror})
+        else:
+            self._apply(self._config, self._issuer, renewed)
+        return True
 
     def _reject(self, address: str, scheme: str, cause: str) -> None:
         self.failures[scheme, cause] += 1

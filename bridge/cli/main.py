@@ -171,7 +171,7 @@ def _keep(options: argparse.Namespace) -> int:
     """Back up, restore, roll back, or try a migration. Exit status 1 if that fails."""
     from functools import partial
 
-    load = partial(_loaded, options)
+    load = partial(_loaded_aloud, options)
     try:
         if options.command == "doctor":
             from bridge.cli.operate.migrate import migrate
@@ -217,6 +217,14 @@ def _loaded(options: argparse.Namespace, inherited: Mapping[str, Any] | None = N
     return load(flags, options.env_file)
 
 
+def _loaded_aloud(options: argparse.Namespace) -> Loaded:
+    """The settings, with their warnings on stderr."""
+    loaded = _loaded(options)
+    for warning in loaded.warnings:
+        print(f"coding-agent-bridge: {warning}", file=sys.stderr)
+    return loaded
+
+
 def _adapters(options: argparse.Namespace) -> int:
     from bridge.cli.doctor.adapters import adapters
 
@@ -246,7 +254,7 @@ def _push_worker(options: argparse.Namespace) -> int:
 def _health(options: argparse.Namespace) -> int:
     from bridge.cli.health import health
 
-    return health(_loaded(options).settings, ready=options.ready)
+    return health(_loaded_aloud(options).settings, ready=options.ready)
 
 
 def _card(options: argparse.Namespace, argv: Sequence[str]) -> int:

@@ -46,12 +46,13 @@ def own_folder(
 
 
 def open_to_owner(name: str | Path, parent: int | None = None) -> None:
-    """Let this user into its own folder `name`, which must be in a folder that no agent may write:
-    Landlock lets every program change the modes of its user's files. Raises OSError."""
+    """Let this user into its own folder or file `name`, which must be in a folder that no agent may
+    write: Landlock lets every program change the modes of its user's files. Raises OSError."""
     found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if ours and found.st_mode & 0o700 != 0o700:
-        os.chmod(name, stat.S_IMODE(found.st_mode) | 0o700, dir_fd=parent)
+    least = 0o700 if stat.S_ISDIR(found.st_mode) else 0o600
+    ours = found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode)
+    if ours and found.st_mode & least != least:
+        os.chmod(name, stat.S_IMODE(found.st_mode) | least, dir_fd=parent)
 
 
 def keep_own(fd: int, group: int | None, mode: int = 0o750) -> None:

@@ -247,7 +247,8 @@ def _open(path: Path, flags: int, none: int) -> int | None:
 def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
     """Make the files of a new session. Yields its program's ends of stdin, stdout and stderr, and
     the other end of stdout, which some process must have as long as the program lives."""
-    folder.mkdir(mode=0o700, parents=True)
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
     for name in ("in", pump.PIPE):
         os.mkfifo(folder / name, 0o600)
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

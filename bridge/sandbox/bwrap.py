@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from bridge.sandbox.landlock import covers
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CONFINE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "confine.py")
@@ -34,18 +36,52 @@ def command(rules: Mapping[str, Any]) -> list[str]:
         words += ["--ro-bind-try", path, path]
     # For root, bwrap leaves the kernel's settings writable: it takes them for read-only.
     words += ["--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"]
-    for path in filter(os.path.isdir, _PRIVATE):
+    hidden = rules["hide"]
+    opened = _with_holes(hidden)
+    closed = [path for path in hidden if os.path.isdir(path)]
+    for folder in opened:
+        words += ["--tmpfs", folder, *_beside(folder, hidden)]
+    for path in (*filter(os.path.isdir, _PRIVATE), *closed):
         words += ["--tmpfs", path]
-    hidden = [os.path.realpath(path) for path in rules["hide"] if os.path.exists(path)]
-    folders = [path for path in hidden if os.path.isdir(path)]
-    for path in hidden:
-        words += ["--tmpfs", path] if path in folders else ["--ro-bind", "/dev/null", path]
+    for path in filter(os.path.isfile, hidden):
+        words += ["--ro-bind", "/dev/null", path]
     for path in (*_SEEN, sys.base_prefix, sys.prefix, os.path.dirname(sys.executable), _PACKAGE):
         words += ["--ro-bind-try", path, path]
     for path in rules["show"]:
         words += ["--ro-bind-try", path, path]
     for path in rules["write"]:
         words += ["--bind-try", path, path]
-    for path in folders:
+    for path in (*opened, *closed):
         words += ["--remount-ro", path]
     return [*words, "--", sys.executable, "-I", "-S", _CONFINE, '{"profile":"inside"}', "--"]
+
+
+def _with_holes(hidden: Sequence[str]) -> list[str]:
+    """The folders in which hidden paths may appear later: each becomes an empty one with its
+    present entries. In sorted order, a folder comes before those below it."""
+    missing = (path for path in hidden if not os.path.lexists(path))
+    found = {_nearest(os.path.dirname(path)) for path in missing} - {"/"}
+    places = (*_PRIVATE, *hidden)
+    return sorted(one for one in found if not any(covers(place, one) for place in places))
+
+
+def _nearest(folder: str) -> str:
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _beside(folder: str, hidden: Sequence[str]) -> Iterator[str]:
+    """Options for the entries of a folder that are not hidden."""
+    for path in sorted(os.path.join(folder, name) for name in _names(folder)):
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif not any(covers(one, path) for one in hidden):
+            yield from ("--ro-bind-try", path, path)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []

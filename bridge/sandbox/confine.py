@@ -10,8 +10,10 @@ RULES is one JSON object. Only `profile` is required; the table shows the defaul
               "external": the `wrapper`
     write     []    folders and files that may be changed; one that ends in / is made if missing
     read      null  further paths that may be read and run; null: all paths
-    hide      []    paths that may not be read, unless they are below a path in `write` or `show`
-    show      []    paths that may be read and run although they are below a path in `hide`
+    hide      []    paths that may not be read, also if they appear later, unless they are below a
+                    path in `write` or `show`; FOLDER/.* are all entries that begin with a dot
+    show      []    paths that may be read and run although they are below a path in `hide`; what
+                    `hide` names below them stays hidden
     same      {}    paths of `write` and `show` that were resolved before: no link may be on the way
                     to one now, and it is the folder with this device and inode, unless null
     connect   null  remote TCP ports; null: all. With "bwrap", []: no network at all
@@ -126,7 +128,8 @@ def _complete(given: Any) -> dict[str, Any]:
         if not test(rules[name]):
             raise ConfineError(f"RULES: {name} cannot be {json.dumps(rules[name], default=str)}")
     written = [os.path.realpath(path) for path in rules["write"]]
-    for path in map(os.path.realpath, rules["hide"]):
+    rules["hide"] = [*map(os.path.realpath, rules["hide"])]
+    for path in rules["hide"]:
         above = [one for one in written if is_inside(path, one)]
         if above:
             raise ConfineError(
@@ -233,7 +236,8 @@ def enforce(rules: Rules) -> None:
         if path.endswith("/"):
             landlock.make_folder(path, rules["same"])
     if rules["profile"] == "bwrap":  # bwrap resolves the paths again, an instant later
-        for path in (*rules["write"], *rules["show"]):
+        known = (path for path in rules["show"] if path in rules["same"])
+        for path in (*rules["write"], *known):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.close(landlock.open_path(path, rules["same"]))
     if rules["profile"] in ("landlock", "bwrap"):

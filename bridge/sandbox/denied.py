@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from bridge.sandbox.landlock import is_inside
+from bridge.sandbox.landlock import DOTS, covers, is_inside
 
 DENIED = re.compile(
     r"\bE(?:ACCES|PERM|ROFS)\b|permission denied|operation not permitted|read-only file system",
@@ -33,7 +33,7 @@ def explain(words: str, rules: Mapping[str, Any], ended: bool) -> tuple[str, str
         return None
     paths = list(_paths(words))
     for path in paths:
-        if _is_below(path, rules.get("hide", ())):
+        if _is_hidden(path, rules):
             text = f"The sandbox ({profile}) hides a path that the agent wanted to read: {READ}"
             return text, path
         writable = _is_below(path, rules.get("write", ()))
@@ -57,6 +57,15 @@ def _paths(words: str) -> Iterator[str]:
 def _named(text: str) -> Iterator[str]:
     for found in PATH.finditer(text):
         yield found["single"] or found["double"] or found["bare"].rstrip(".")
+
+
+def _is_hidden(path: str, rules: Mapping[str, Any]) -> bool:
+    """Whether the rules hide a path. One that does not exist in a private place was to be made."""
+    real = os.path.realpath(path)
+    hidden = [one for one in rules.get("hide", ()) if covers(one, real)]
+    if not hidden or _is_below(path, rules.get("show", ())):
+        return False
+    return os.path.lexists(path) or not all(one.endswith(DOTS) for one in hidden)
 
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:

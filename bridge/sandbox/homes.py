@@ -141,7 +141,9 @@ def _mirror(
     heads = {one.partition("/")[0] for one in state}
     for name in os.listdir(target):
         path = target / name
-        if path.is_symlink() and (name in heads or name not in theirs):
+        if not path.is_symlink():
+            open_to_owner(path)
+        elif name in heads or name not in theirs:
             path.unlink()
     for name in theirs.keys() - heads:
         _link(theirs[name], target / name)

@@ -19,6 +19,8 @@ from bridge.sandbox.kernel import LIBC, ConfineError, done
 LEAST_ABI = 3  # before it, truncate() reaches every file
 DEVICES = tuple(f"/dev/{name}" for name in "null zero full random urandom tty ptmx".split())
 
+DOTS = ".*"  # as the last name of a hidden path: all entries of its folder that begin with a dot
+
 # Rights by bit. Those from 13 on came with ABI 2, 3, 5 and 9.
 _EXECUTE, _WRITE, _READ, _LIST = 1, 2, 4, 8
 _TRUNCATE, _IOCTL, _CONNECT_UNIX = 1 << 14, 1 << 15, 1 << 16
@@ -101,38 +103,48 @@ def ruleset(rules: Mapping[str, Any]) -> Ruleset:
         for path in rules["write"]:
             terminals = 0 if is_inside(path, "/dev") else _IOCTL
             made.allow_path(path, ~(_MAKE_DEVICES | terminals), rules["same"])
-        for path in rules["show"]:
-            made.allow_path(path, _LOOK, rules["same"])
-        hidden = [os.path.realpath(path) for path in rules["hide"]]
-        for path in ["/"] if rules["read"] is None else rules["read"]:
-            for part, rights in _visible(os.path.realpath(path), hidden):
-                made.allow_path(part, rights)
+        for path, rights in _readable(rules):
+            made.allow_path(path, rights, rules["same"])
     return made
 
 
-def _visible(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _readable(rules: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The paths that can be read, with their rights."""
+    hidden = rules["hide"]  # real paths
+    for path in rules["show"]:
+        yield from visible(path if path in rules["same"] else os.path.realpath(path), hidden)
+    for path in ["/"] if rules["read"] is None else map(os.path.realpath, rules["read"]):
+        if not any(covers(one, path) for one in hidden):
+            yield from visible(path, hidden)
+
+
+def visible(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
     """The parts of `path` that can be read, with their rights. If no hidden path is below `path`,
-    that is the whole; else its entries one by one. A folder on the way to a hidden path can be
-    listed, so the names of hidden files are visible."""
-    if any(is_inside(path, one) for one in hidden):
-        return
-    below = [one for one in hidden if is_inside(one, path)]
+    that is the whole; else its entries one by one, without those that appear later. A folder on the
+    way to a hidden path can be listed, so the names of hidden files are visible."""
+    below = [one for one in hidden if one != path and is_inside(one, path)]
     if not below:
         yield path, _LOOK
         return
     yield path, _LIST
     leads = {one[len(path.rstrip("/")) + 1 :].partition("/")[0] for one in below}
-    try:
-        entries = list(os.scandir(path))
-    except OSError:
-        return
-    for entry in entries:
+    for entry in _entries(path):
+        if DOTS in leads and entry.name.startswith("."):
+            continue
         if entry.is_symlink():  # the target of the link has its own rules
             continue
-        if entry.name in leads:
-            yield from _visible(entry.path, below)
-        else:
+        if entry.name not in leads:
             yield entry.path, _LOOK
+        elif entry.path not in below:
+            yield from visible(entry.path, below)
+
+
+def _entries(path: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 # --- paths ---------------------------------------------------------------------------------------
@@ -140,6 +152,11 @@ def _visible(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, int]]:
 
 def is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def covers(hidden: str, path: str) -> bool:
+    """Whether a path of `hide` hides `path`."""
+    return path.startswith(hidden[:-1]) if hidden.endswith(f"/{DOTS}") else is_inside(path, hidden)
 
 
 def open_path(path: str, same: Mapping[str, Any]) -> int:

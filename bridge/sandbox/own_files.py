@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bridge.errors import ConfigurationError
+from bridge.files.own_modes import open_to_reader
 from bridge.sandbox.landlock import is_inside
 
 MOST_LINKS = 40  # in one path, as in the kernel
@@ -22,11 +23,13 @@ LARGEST_SECRET = 64 * 1024  # bytes of a file
 
 @dataclass(frozen=True, slots=True)
 class OwnFile:
-    """`setting`: what names the path. `folder`: it is one with all that it has."""
+    """`setting`: the name of the setting or variable. `folder`: the path is a folder, with its
+    whole content. `public`: it has no secrets, and agents may read it."""
 
     setting: str
     path: str
     folder: bool = False
+    public: bool = False
 
 
 def reachable(path: str, writable: Iterable[str]) -> str | None:
@@ -87,6 +90,7 @@ def has_only_sockets(folder: str) -> bool:
 def read_secret(setting: str, path: str) -> str:
     """The one line that a file has. Raises ConfigurationError for a file that cannot be read, or
     that others than its owner may write, or than its group may read."""
+    open_to_reader(path)
     try:
         with open(os.path.expanduser(path), "rb", opener=_without_waiting) as file:
             found = os.fstat(file.fileno())

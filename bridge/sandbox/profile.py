@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from bridge.files.folders import (
 )
 from bridge.files.home import Home
 from bridge.sandbox import confine, landlock
-from bridge.sandbox.credentials import HIDDEN, instead
+from bridge.sandbox.credentials import Privacy
 from bridge.sandbox.homes import PrivateHome, private_homes, resolve
 from bridge.sandbox.landlock import is_inside
 
@@ -56,12 +56,15 @@ CACHES = {
 AHEAD = "session-"  # begins the names of folders of prewarmed sessions
 # Without it, root writes only root's files. Landlock limits the paths.
 _DAC_OVERRIDE = 1
-# In the sandbox: whether the CLI can be started, and whether it can work.
 # The priority of a CLI is never above that of the server, also where the user may raise it.
 _PRIORITY = {"nice": 0, "rtprio": 0}
+# In the sandbox: whether the CLI and the interpreter of its runner can be started, and whether the
+# CLI can work.
 _TRY = """
 test -x "$1" || { echo "$1 cannot be run inside" >&2; exit 1; }
 test -z "$2" || test -w "$2" || { echo "$2 cannot be written inside" >&2; exit 1; }
+test -z "$3" || "$3" -I -c 'import sys; open(sys.argv[1]).close()' "$4" ||
+    { echo "$3 and $4, which run the CLI, cannot be used inside" >&2; exit 1; }
 """
 
 
@@ -84,8 +87,9 @@ class Sandbox:
     """The boundary of one agent's CLIs. In addition, they may write in their workspace and in a
     folder below `scratch`, which is their TMPDIR, and read the folder of their attachments.
 
-    `writes`, `hidden`, `shown` (exceptions from `hidden`): further paths; `~` and
-    `${NAME:-default}` are the CLI's. `homes`: folders that it has instead of the operator's.
+    `writes`: further paths; `~` and `${NAME:-default}` are the CLI's. `private`: the private places
+    of the operator's home; `hidden`: further paths that it may not read; `elsewhere` finds those
+    that other servers use. `homes`: folders that it has instead of the operator's.
     `ports`: the remote TCP ports that it may connect to; None for all. `wrapper`: the command of
     "external". `limits`: see setrlimit(2). `sockets`: UNIX sockets may be made and connected to
     anywhere. `system_v`: see the rules of confine.py. `temporary`: its folders go with the server.
@@ -97,8 +101,9 @@ class Sandbox:
     environment: Mapping[str, str]
     scratch: str
     writes: tuple[str, ...] = ()
-    hidden: tuple[str, ...] = HIDDEN
-    shown: tuple[str, ...] = ()
+    private: Privacy = field(default_factory=Privacy)
+    hidden: tuple[str, ...] = ()
+    elsewhere: Callable[[], Iterable[str]] = tuple
     homes: tuple[PrivateHome, ...] = ()
     ports: tuple[int, ...] | None = None
     wrapper: tuple[str, ...] = ()
@@ -159,7 +164,7 @@ class Sandbox:
         caches = {name: str(own / folder) for name, folder in CACHES.items()} if self.walls else {}
         homes = dict(found for one in self.homes for found in one.variables.items())
         if self.walls:
-            caches |= instead(self.hidden, self.environment, str(own))
+            caches |= self.private.variables(str(own))
         return {**caches, **self.environment, **homes, "TMPDIR": str(own)}
 
     @property
@@ -184,15 +189,13 @@ class Sandbox:
         own = temporary or self.temporary_folder()
         rules["write"] = [cwd, own, *shared, *map(self.path, self.writes)]
         rules["write"] += [path for home in self.homes for path in home.writes]
-        rules["show"] = [*([folder] if folder else []), *(home.named for home in self.homes)]
+        own_folders = [*([folder] if folder else []), *(home.named for home in self.homes)]
         if self.known:
             homes = (path.rstrip("/") for home in self.homes for path in home.writes)
-            fresh = {one: _identity(one) for one in (own, *rules["show"], *homes)}
+            fresh = {one: _identity(one) for one in (own, *own_folders, *homes)}
             rules["same"] = {cwd: None, **fresh, **self.known}
-        open_ = {one.rstrip("/") for one in (*rules["write"], *map(self.path, self.shown))}
-        above = [] if any(is_inside(self.scratch, one) for one in open_) else [self.scratch]
-        hidden = [*map(self.path, self.hidden), *above]  # what others have there
-        rules["hide"] = [one for one in hidden if os.path.exists(one) and one not in open_]
+        rules["show"] = [*own_folders, *self.private.visible()]
+        rules["hide"] = self._hidden([one.rstrip("/") for one in rules["write"]])
         if by_landlock and os.geteuid() == 0 and not self.user and os.stat(cwd).st_uid != 0:
             rules["capabilities"] = [_DAC_OVERRIDE]
         rules["scope"] = not by_landlock or self.abi >= SCOPES_SINCE
@@ -202,6 +205,13 @@ class Sandbox:
         if self.ports is not None:
             rules["connect"] = list(self.ports)
         return rules
+
+    def _hidden(self, writes: Sequence[str]) -> list[str]:
+        """The paths to hide from an agent that may write to `writes`."""
+        open_ = {*writes, *self.private.reads}
+        above = [] if any(is_inside(self.scratch, one) for one in open_) else [self.scratch]
+        own = (one for one in (*self.hidden, *above) if one not in open_)  # also what others have
+        return [*self.private.hidden(self.elsewhere(), writes), *own]
 
     @property
     def left_open(self) -> tuple[str, ...]:
@@ -242,10 +252,12 @@ class Sandbox:
         """A path that is written with `~` or a variable of the CLI, resolved."""
         return resolve(written, self.environment)
 
-    def check(self, binary: str, workspace: str) -> None:
+    def check(self, binary: str, workspace: str, runner: Sequence[str] = ("", "")) -> None:
         """Raises ConfigurationError if this machine does not support the boundary, or if the CLI
-        could not work in it."""
-        trial = ["/bin/sh", "-c", _TRY, "sh", binary, workspace if self.user else ""]
+        could not work in it. `runner`: the command of a program that runs the CLI: an interpreter,
+        and at last a file."""
+        words = (binary, workspace if self.user else "", runner[0], runner[-1])
+        trial = ["/bin/sh", "-c", _TRY, "sh", *words]
         command = [*self.command(workspace), *trial]
         try:
             done = subprocess.run(

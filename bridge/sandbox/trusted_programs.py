@@ -74,6 +74,16 @@ def check_links(named: Mapping[str, str], writable: Iterable[str]) -> None:
                     )
 
 
+def places(binary: str, environment: Mapping[str, str]) -> list[str]:
+    """The real paths with programs of an agent and of the bridge that its sandbox runs: a program
+    of a CLI with the folder around it, and the folders of PATH."""
+    found = [sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), str(_HERE.parent)]
+    found += environment.get("PATH", "").split(os.pathsep)
+    for _, path, _ in _of_the_cli(binary, environment):
+        found += [path] if os.path.isdir(path) else [path, os.path.dirname(path)]
+    return list(dict.fromkeys(map(os.path.realpath, filter(os.path.isabs, found))))
+
+
 Place = tuple[str, str, bool]
 """A description, a real path, and whether a writable folder inside of it matters as well."""
 

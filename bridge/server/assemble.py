@@ -262,6 +262,7 @@ def make_session_factory(
         ),
         markers=state.markers,
         spools=state.spools,
+        restore=state.restore_modes,
         sandbox=sandbox,
         secrets=settings.secrets(agent.config.env, operator),
         shares=shares if state.shared else {},

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
-from bridge.files.folders import closing, open_folder, replace_file
+from bridge.files.folders import closing, open_folder, open_to_owner, replace_file
+from bridge.files.own_modes import OTHERS, open_way, restore
 from bridge.process import cgroup
 from bridge.process.guard import MOVABLE
 from bridge.process.process_tree import kill_sessions, table
@@ -28,7 +29,7 @@ from bridge.server.token_file import DESCRIPTION, OperatorToken
 from bridge.store.cluster import Cluster, SharedStore
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import Store
-from bridge.store.sqlite.database import OTHERS, private_directory, was_used
+from bridge.store.sqlite.database import private_directory, was_used
 from bridge.store.sqlite.store import SqliteStore
 from bridge.telemetry.audit import NO_AUDIT, Audit
 
@@ -74,6 +75,11 @@ class State:
     def files(self) -> Path | None:
         return self.folder / "files" if self.folder else None
 
+    def restore_modes(self) -> None:
+        """Restore the modes of the server's own files, which an agent may have changed."""
+        if self.folder:
+            restore(self.folder)
+
     def sweep(self, kept: Iterable[str]) -> None:
         """Kill all processes and remove all streams of earlier servers, except those of the
         sessions `kept`."""
@@ -116,6 +122,7 @@ async def open_state(
         return State(markers=f"{secrets.token_hex(8)}.", audit=Audit(audit, clean))
     try:
         private_directory(folder)
+        restore(folder, deep=True)
         identity = _identity(folder)
     except OSError as error:
         place = folder / (error.filename or "")
@@ -141,6 +148,10 @@ async def open_state(
             store = shared = make_store(identity)
             await store.open()
             unused.push_async_callback(store.close)
+        if audit:
+            open_way(audit)
+            with contextlib.suppress(OSError):
+                open_to_owner(audit)
         written = Audit(audit or folder / "audit.jsonl", clean)
         unused.pop_all()
     return State(store, folder, f"{identity}.", written, attended=attended, shared=shared)
@@ -223,3 +234,14 @@ def is_exposed(folder: Path) -> bool:
     """Whether other users can read a folder that was never used for state. The server refuses such
     a folder, because it stores secrets there."""
     return bool(folder.stat().st_mode & OTHERS) and not was_used(folder)
+
+
+def is_made(folder: Path | None) -> bool:
+    """Whether the folder exists, or could: a server does not go on without the tasks and the audit
+    log of an earlier one."""
+    try:
+        return folder is not None and bool(os.stat(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True

@@ -16,13 +16,14 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bridge.errors import ConfigurationError
 from bridge.files.folders import closing, open_folder, replace_file
+from bridge.files.own_modes import restore
 from bridge.store.sqlite.database import private_directory
 
 log = logging.getLogger(__name__)
@@ -32,19 +33,66 @@ DESCRIPTION = "server.json"
 FILES = (NAME, DESCRIPTION)
 """The files of a folder `pid-PID`."""
 PREFIX = "pid-"
+_OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TOKEN = re.compile(rb"[A-Za-z0-9_-]{43}\n")
+
+
+class TokenWatch:
+    """Notices that others may know the token: each change of a mode, an owner or an ACL changes the
+    time of the last change, which no program of this user can set back. `value`: the token."""
+
+    def __init__(self) -> None:
+        self.value = ""
+        self._fd = -1
+        self._changed = 0
+
+    def follow(self, fd: int, value: str) -> None:
+        """Watch the file of this descriptor from now on."""
+        self.close()
+        self.value, self._fd, self._changed = value, fd, os.fstat(fd).st_ctime_ns
+
+    @property
+    def is_exposed(self) -> bool:
+        found = os.fstat(self._fd)
+        private = found.st_uid == os.geteuid() and not found.st_mode & 0o077
+        removed = found.st_nlink == 0  # by the operator; the next reload makes another one
+        return not private or not (removed or found.st_ctime_ns == self._changed)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorToken:
-    """`value` is the content of the file `path`. `lock`: the descriptor of the temporary folder,
-    which close() removes."""
+    """`value` is the content of the file `path`, which `watch` watches. `lock`: the descriptor of
+    the temporary folder, which close() removes."""
 
     value: str
     path: Path
+    watch: TokenWatch
     lock: int | None = None
 
+    @property
+    def is_exposed(self) -> bool:
+        """Whether others may know the token."""
+        return self.watch.is_exposed
+
+    def renew(self) -> str:
+        """The token in the file, if the operator has written another one; otherwise a new one in
+        place of a token that others may know. Raises OSError."""
+        folder = self.path.parent
+        restore(folder)
+        with _folder_of(folder, self.lock) as fd:
+            if _written(fd) in (None, self.watch.value):
+                facts = {"event": "auth.token_exposed", "file": self.path}
+                log.error("others had access to the operator token: it was replaced", extra=facts)
+                replace_file(NAME, fd, f"{secrets.token_urlsafe(32)}\n")
+            return _watched(fd, folder, self.watch)
+
     def close(self) -> None:
+        self.watch.close()
         if self.lock is not None:
             _remove(self.path.parent, self.lock)
 
@@ -52,14 +100,14 @@ class OperatorToken:
 def open_token(folder: Path | None, beside: Path) -> OperatorToken:
     """The token in `folder`, created if it is missing. Without a folder: in a new temporary folder
     in `beside`, where the folders of ended servers are removed. Raises ConfigurationError."""
+    watch, lock = TokenWatch(), None
     try:
-        if folder:
-            with closing(open_folder(folder)) as fd:
-                return OperatorToken(_token(fd, folder), folder / NAME)
-        beside.mkdir(mode=0o700, parents=True, exist_ok=True)
-        remove_stale(beside)
-        path, lock = _own_folder(beside)
-        return OperatorToken(_token(lock, path), path / NAME, lock)
+        if folder is None:
+            beside.mkdir(mode=0o700, parents=True, exist_ok=True)
+            remove_stale(beside)
+            folder, lock = _own_folder(beside)
+        with _folder_of(folder, lock) as fd:
+            return OperatorToken(_watched(fd, folder, watch), folder / NAME, watch, lock)
     except OSError as error:
         where = error.filename or folder or beside
         text = f"cannot store the operator token in {where}: {error.strerror}"
@@ -71,13 +119,30 @@ def read_again(token: OperatorToken) -> OperatorToken:
     ConfigurationError."""
     folder = token.path.parent
     try:
-        if token.lock is not None:
-            return replace(token, value=_token(token.lock, folder))
-        with closing(open_folder(folder)) as fd:
-            return replace(token, value=_token(fd, folder))
+        if token.is_exposed:
+            return replace(token, value=token.renew())
+        with _folder_of(folder, token.lock) as fd:
+            return replace(token, value=_watched(fd, folder, token.watch))
     except OSError as error:
         text = f"cannot read the operator token in {folder}: {error.strerror}"
         raise ConfigurationError(text) from error
+
+
+@contextlib.contextmanager
+def _folder_of(folder: Path, lock: int | None) -> Iterator[int]:
+    """A descriptor of the folder with the token."""
+    if lock is not None:
+        yield lock
+        return
+    with closing(open_folder(folder)) as fd:
+        yield fd
+
+
+def _watched(folder: int, path: Path, watch: TokenWatch) -> str:
+    """The token in the folder. Its file is watched from now on."""
+    value = _token(folder, path)
+    watch.follow(os.open(NAME, _OLD_FILE, dir_fd=folder), value)
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +216,16 @@ def _token(folder: int, path: Path, name: str = NAME) -> str:
     return made
 
 
+def _written(folder: int) -> str | None:
+    """The token in its file; None if others could know it."""
+    with contextlib.suppress(OSError, ValueError):
+        return _read(folder, NAME)
+    return None
+
+
 def _read(folder: int, name: str) -> str:
     """Raises ValueError for a file that other users could have read or written."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with closing(os.open(name, flags, dir_fd=folder)) as fd:
+    with closing(os.open(name, _OLD_FILE, dir_fd=folder)) as fd:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
             raise ValueError("it is not a regular file with one link")

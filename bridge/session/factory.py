@@ -27,7 +27,7 @@ class SessionFactory:
     None for no boundary. `secrets` are redacted from the output of later sessions. `shares`: the
     real paths of the folders with the same files on several servers, by name; empty if the CLI
     cannot resume a conversation on another one. `tally` counts the sessions. `traces`: the
-    processes get TRACEPARENT."""
+    processes get TRACEPARENT. `restore` restores the modes of own files after an agent."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
@@ -41,6 +41,7 @@ class SessionFactory:
     first: FirstStart = field(default_factory=FirstStart)
     tally: SessionTally = field(default_factory=SessionTally)
     traces: bool = False
+    restore: Callable[[], None] = lambda: None
 
     def share(self, cwd: str) -> str | None:
         """The share with the directory; None if it is on this server alone."""
@@ -52,6 +53,7 @@ class SessionFactory:
     def make(self, start: SessionStart, session_id: str | None = None) -> Session:
         """A session with a process that is not started yet. `session_id`: the id from an earlier
         server; None for a new session. Raises LaunchError."""
+        self.restore()
         session_id = session_id or uuid.uuid4().hex + (MOVABLE if self.share(start.cwd) else "")
         trusted = self.config.project_config or start.trusted is True
         adapter = self.adapter(replace(self.config, project_config=trusted), start)

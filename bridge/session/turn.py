@@ -263,7 +263,7 @@ class SessionStreams:
         self._adapter = adapter
         self._limits = limits
         # The rules that explain a refusal; the other rules are only needed at the start.
-        known = ("profile", "write", "hide", "uid")
+        known = ("profile", "write", "hide", "show", "uid")
         self._walls = {name: rules[name] for name in known if name in rules} if rules else None
         self._muted: asyncio.TimerHandle | None = None  # stdout has ended; the CLI may still exit
         self._words = WordBuffer()

@@ -38,6 +38,8 @@ _CONTENTS = frozenset(
     "new_str oldText newText new_source file_text replace_all replaceAll".split()
 )
 _DEPTH = 6  # levels of containers in an input; an `allow` never matches a deeper one
+_DOUBLE = re.compile(r"(^|/)(?:\*\*/)+")
+_ANY_FOLDER = re.compile(r"(^|/)(?:\*/)+")
 _FILE_NAME = re.compile(r"\S+\.\w{1,10}")
 
 
@@ -50,7 +52,8 @@ class Rule:
     command. To `allow` one, it must be one plain command without assignments, expansions or unknown
     members beside it; `deny` and `ask` look at each command of a line, behind assignments and
     wrappers such as `sudo`, too. `path`: a file, after symbolic links, relative to the workspace or
-    absolute. To `allow`, all paths of a request must match.
+    absolute. To `allow`, all paths of a request must match. `deny` and `ask` also match the path
+    before symbolic links, in any case, without folders for `*/`, and below a path that ends in `/`.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # rules are read from TOML
@@ -64,20 +67,27 @@ class Rule:
 @dataclass(frozen=True)
 class Wish:
     """The action that an agent requests. `paths` are real and absolute; `guesses` are values of
-    unknown members that could be paths. `sure_of_command` and `sure_of_paths`: whether the input
+    unknown members that could be paths, and paths before symbolic links. `places`: the working
+    directory, as it is written and real. `sure_of_command` and `sure_of_paths`: whether the input
     holds nothing that could change the meaning of the commands or the paths."""
 
     tools: tuple[str, ...]
     commands: tuple[str, ...]
     paths: tuple[str, ...]
     guesses: tuple[str, ...]
+    places: tuple[str, ...]
     sure_of_command: bool
     sure_of_paths: bool
 
     @cached_property
     def readings(self) -> frozenset[str]:
         """The readings of the commands. It takes time, and only `deny` and `ask` need it."""
-        return frozenset(reading for command in self.commands for reading in readings(command))
+        return frozenset(one.casefold() for command in self.commands for one in readings(command))
+
+    @cached_property
+    def likely(self) -> frozenset[str]:
+        """The paths that it could concern, in the form in which `deny` and `ask` compare them."""
+        return frozenset(map(_comparable, (*self.paths, *self.guesses)))
 
 
 def decide(
@@ -108,7 +118,12 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
         tuple(one for one in named if isinstance(one, str)),
         tuple(commands),
         tuple(_real(cwd, path, real) for path in given),
-        tuple(_real(cwd, one, real) for one in likely),
+        tuple(
+            path
+            for one in (*given, *likely)
+            for path in (_real(cwd, one, real), _below(cwd, one), _below(cwd, _slashes(one)))
+        ),
+        here,
         sure_of_command=not unknown and not given and at_home,
         sure_of_paths=all(map(_is_literal, given))
         and not (commands or any(map(_like_a_path, guesses)))
@@ -168,11 +183,48 @@ def _fits(rule: Rule, wish: Wish, cwd: str) -> bool:
 
 
 def _path_fits(pattern: str, wish: Wish, cwd: str, allows: bool) -> bool:
-    pattern = _below(re.sub(r"([*?[])", r"[\1]", cwd), pattern)
     if allows:
+        pattern = _below(_literally(cwd), pattern)
         fit = [fnmatchcase(path, pattern) for path in wish.paths]
         return wish.sure_of_paths and bool(fit) and all(fit)
-    return any(fnmatchcase(path, pattern) for path in (*wish.paths, *wish.guesses))
+    return any(
+        fnmatchcase(path, wanted)
+        for place in wish.places
+        for wanted in _spellings(pattern, _literally(place))
+        for path in wish.likely
+    )
+
+
+def _spellings(pattern: str, place: str) -> Iterator[str]:
+    """The patterns of paths for a `deny` or `ask`: `*/` and `**/` also stand for no folder, and a
+    pattern that ends in `/` for all that is below."""
+    written = _DOUBLE.sub(r"\1*/", _slashes(pattern))
+    for one in dict.fromkeys((written, _ANY_FOLDER.sub(r"\1", written))):
+        wanted = _comparable(_below(place, one))
+        yield wanted
+        if written.endswith("/"):
+            yield f"{wanted}/*"
+
+
+def _comparable(path: str) -> str:
+    """An absolute path, or a pattern of such, without `.`, `..`, empty names and case."""
+    names: list[str] = []
+    for name in path.casefold().split("/"):
+        if name == "..":
+            del names[-1:]
+        elif name not in ("", "."):
+            names.append(name)
+    return "/" + "/".join(names)
+
+
+def _literally(path: str) -> str:
+    """A pattern that matches this path alone."""
+    return re.sub(r"([*?[])", r"[\1]", path)
+
+
+def _slashes(path: str) -> str:
+    """The path with the separators of Windows replaced."""
+    return path.replace("\\", "/")
 
 
 def _command_fits(pattern: str, wish: Wish, allows: bool) -> bool:
@@ -180,7 +232,7 @@ def _command_fits(pattern: str, wish: Wish, allows: bool) -> bool:
         plain = all(is_plain(command, pattern) for command in wish.commands)
         fit = [fnmatchcase(" ".join(command.split()), pattern) for command in wish.commands]
         return wish.sure_of_command and bool(fit) and plain and all(fit)
-    return any(fnmatchcase(reading, pattern) for reading in wish.readings)
+    return any(fnmatchcase(reading, pattern.casefold()) for reading in wish.readings)
 
 
 def _below(cwd: str, path: str) -> str:

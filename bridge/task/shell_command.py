@@ -19,14 +19,25 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _BETWEEN = re.compile(r"&&|\|\||\|&|[;&|\n\r(){}`]|\$\(")
 _REDIRECTION = re.compile(r"(?:\d+|&)?(?:<<<|<<-?|<>|>>|>\||[<>])&?\s*\S*")
 _SPACE = re.compile(r"\$\{?IFS\}?")
-_SHELLS = frozenset("sh ash bash dash ksh mksh zsh fish".split())
+_SHELLS = frozenset("sh ash bash dash ksh mksh rbash yash zsh fish".split())
+_SYSTEM = frozenset(
+    "/bin /usr/bin /usr/local/bin /opt/homebrew/bin /run/current-system/sw/bin".split()
+)
+"""Folders in which no agent can put a program with the name of a shell."""
+_RUNS = re.compile("-[eilux]*c")
+"""Options of a shell, after which its next argument is the command and the only one."""
 _WRAPPERS = frozenset(
-    "builtin busybox chroot chrt command doas env eval exec find flock ionice nice nohup numactl "
-    "nsenter parallel pkexec prlimit runuser script setarch setpriv setsid ssh stdbuf strace su "
-    "sudo systemd-run taskset time timeout toybox unbuffer unshare watch xargs "
+    "builtin bundle bunx busybox bwrap cgexec choom chroot chrt cmd command conda coproc direnv "
+    "dbus-run-session doas env eval exec expect fakeroot find firejail flock gdb hatch ionice "
+    "linux32 linux64 ltrace mise nice nix-shell nohup npx nsenter numactl parallel pdm pkexec pnpx "
+    "poetry powershell prlimit proxychains pwsh rlwrap runcon runuser screen script setarch "
+    "setpriv setsid sg ssh stdbuf strace su sudo systemd-inhibit systemd-run taskset time timeout "
+    "tmux toybox torsocks unbuffer unshare uv uvx valgrind watch xargs "
     "if then elif else while until do !".split()
 )
-_EVALUATORS = _SHELLS | {"eval", "su", "ssh", "watch", "script", "trap"}
+_EVALUATORS = _SHELLS | frozenset(
+    "cmd eval expect nix-shell powershell pwsh screen script sg ssh su tmux trap watch".split()
+)
 """Programs whose arguments may be commands."""
 _DEPTH = 2  # levels of commands in commands
 _LONGEST = 16 * 1024  # characters of a command; the words of a longer one would take too long
@@ -61,9 +72,14 @@ def _begins_as(words: Sequence[str], wanted: Sequence[str]) -> bool:
 
 
 def line_of(words: Sequence[str]) -> str:
-    """The command line of an argument list; for `bash -lc …` and the like, the inner command."""
-    shell = len(words) == 3 and _name(words[0]) in _SHELLS
-    return words[2] if shell and re.fullmatch(r"-\w*c", words[1]) else shlex.join(words)
+    """The command line of an argument list; for `bash -lc …` and the like, the inner command. Only
+    the name of a shell, or its path in a folder of the system, is one: an agent can give any name
+    to a program of its own."""
+    if len(words) == 3 and _RUNS.fullmatch(words[1]):
+        folder, _, name = words[0].rpartition("/")
+        if name in _SHELLS and (folder in _SYSTEM or name == words[0]):
+            return words[2]
+    return shlex.join(words)
 
 
 def readings(command: str) -> Iterator[str]:
@@ -114,4 +130,5 @@ def _words(text: str) -> list[str]:
 
 
 def _name(word: str) -> str:
-    return word.rpartition("/")[2]
+    """The name of a program without its folder, also as Windows writes it."""
+    return word.replace("\\", "/").rpartition("/")[2].removesuffix(".exe")

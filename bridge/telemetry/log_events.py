@@ -6,7 +6,8 @@ EVENTS = frozenset(
     {
         *("task.started", "task.ended", "question.asked", "question.answered"),
         *("session.started", "session.ended", "processes.leftover"),
-        *("auth.failed", "request.answered", "request.refused", "request.failed", "stream.cut"),
+        *("auth.failed", "auth.token_exposed", "request.answered", "request.refused"),
+        *("request.failed", "stream.cut"),
         *("config.reloaded", "config.reload_failed"),
         *("server.starting", "server.ready", "server.draining", "server.stopped"),
         *("store.degraded", "store.recovered", "backup.done", "push.dead"),

@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from bridge.sandbox.credentials import SHOWN
+from bridge.sandbox.homes import resolve
 from bridge.server.settings.root import SECTIONS, VARIABLES
 from tests import CHECKOUT
 from tests.support import (
@@ -32,8 +34,10 @@ SECURITY = CHECKOUT / "docs/security.md"
 CALLS = CHECKOUT / "docs/system-calls.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 HEAD = """\
-# Settings of coding-agent-bridge. Copy this file to .env in the directory in which you start the
-# server. A .env inside the workspace of an agent is not read. Each line shows the default.
+# Settings of coding-agent-bridge. Copy this file, and name the copy: coding-agent-bridge --env-file
+# FILE. Without --env-file, the server reads .env in its start directory if only you can have
+# written it, and takes numbers and harmless settings from it, but no programs, sandbox,
+# credentials or paths (docs/settings.md). Each line shows the default.
 """
 
 
@@ -109,8 +113,18 @@ def with_matrix(agents: str) -> str:
 
 
 def with_blast_radius(security: str) -> str:
-    """`security` with the generated table of the attempts of a hostile CLI."""
-    return _with(security, {"blast radius": blast_radius.table()})
+    """`security` with the generated tables: the attempts of a hostile CLI, and the paths of the
+    home that agents read."""
+    return _with(security, {"blast radius": blast_radius.table(), "shown": shown_paths()})
+
+
+def shown_paths() -> str:
+    """The table of the private paths that agents read."""
+    lines = ["| shown | reason | paths |", "|---|---|---|"]
+    for row in SHOWN:
+        paths = ", ".join(f"`{resolve(one, {'HOME': '~'})}`" for one in row.paths)
+        lines.append(f"| {row.what} | {row.why} | {paths} |")
+    return "\n".join(lines) + "\n"
 
 
 def with_calls(page: str) -> str:

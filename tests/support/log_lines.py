@@ -62,6 +62,7 @@ MEMBERS: dict[str, Json] = {
     },
     "processes.leftover": {"count": COUNT},
     "auth.failed": {"scheme": SCHEMES, "cause": CAUSES},
+    "auth.token_exposed": {"file": TEXT},
     "request.answered": ANSWERED,
     "request.refused": ANSWERED,
     "request.failed": {"exception": TEXT},

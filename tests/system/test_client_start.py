@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -131,6 +132,17 @@ async def test_the_skill_is_printed_and_installed_and_a_changed_copy_stays(
     assert copy.read_text() == "mine"
     assert (await cab.run("skill", "--install", "--force")).status == 0
     assert copy.read_bytes() == skill.out
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    copy.unlink()
+    copy.symlink_to(outside)  # as an agent may have made it
+    assert (await cab.run("skill", "--install")).status == 2
+    assert (await cab.run("skill", "--install", "--force")).status == 0
+    assert outside.read_text() == "mine" and not copy.is_symlink()
+    shutil.rmtree(workspace / ".agents")
+    (workspace / ".agents").symlink_to(tmp_path)
+    assert (await cab.run("skill", "--install", "--force")).status == 2
+    assert not (tmp_path / "skills").exists()
 
 
 def test_the_skill_names_only_flags_that_exist() -> None:

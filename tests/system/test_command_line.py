@@ -477,3 +477,25 @@ def test_a_recorder_passes_signals_on(tmp_path: Path) -> None:
         assert process.wait(WITHIN) == 5
         assert process.stdout.read() == b"bye\n"
     assert lines_of(tape, "out") == ["ready", "bye"]
+
+
+def test_python_m_imports_nothing_from_the_start_directory(tmp_path: Path) -> None:
+    """It may be a repository."""
+    for name in ("dotenv", "orjson", "aiohttp", "json"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a module of the repository')\n")
+    done = run("health", cwd=tmp_path)
+    assert "a module of the repository" not in done.stderr
+    assert "no answer" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("health",), ("backup", "copy"), ("doctor",)])
+def test_each_command_that_reads_settings_names_an_env_file_that_is_not_read(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    start = tmp_path / "repository"
+    (start / ".git").mkdir(parents=True)
+    (start / ".env").write_text("AGENT_BINARY=./evil\n")
+    (tmp_path / "work").mkdir()
+    done = run(*words, cwd=start, AGENT_REPO_PATH=str(tmp_path / "work"))
+    told = done.stdout + done.stderr
+    assert told.count(f"{start}/.env was not read") == 1 and "--env-file .env" in told

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import stat
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, RpcError, artifact_text, state, task_id
+from tests.support.refusals import refused
+from tests.support.sandboxed import SHELL
 
 
 async def health(http: aiohttp.ClientSession, url: str) -> dict[str, object]:
@@ -74,6 +78,17 @@ async def test_a_folder_that_an_agent_has_opened_is_closed_again(
         assert artifact_text(again) == "a"
 
 
+async def test_each_session_closes_folders_that_an_agent_has_opened(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    async with bridge(workspace, **scripted(workspace)) as server:
+        opened = workspace.parent / "state" / "sessions"
+        opened.mkdir(exist_ok=True)
+        opened.chmod(0o777)
+        assert state(await Client(http, server.url).send("text x")) == "completed"
+        assert opened.stat().st_mode & 0o007 == 0
+
+
 async def test_the_push_database_of_an_earlier_version_is_renamed(workspace: Path) -> None:
     folder = workspace.parent / "state" / "push"
     async with bridge(workspace, **scripted(workspace)) as server:
@@ -100,3 +115,15 @@ async def test_a_folder_that_no_server_has_used_is_left_as_it_is(workspace: Path
         async with bridge(workspace, **scripted(workspace)):
             pass
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+
+
+def test_a_state_folder_that_cannot_be_used_ends_the_server(workspace: Path) -> None:
+    """It does not run in memory, without the tasks and the audit log of the last one."""
+    path = workspace.parent / "sockets" / "s"
+    path.parent.mkdir(mode=0o700)
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    folder = workspace.parent / f"home/.local/state/coding-agent-bridge/unix-{digest}"
+    (folder / "tasks.db").mkdir(parents=True)
+    folder.chmod(0o700)
+    env = {**SHELL, "PORT": "none", "BRIDGE_UNIX_SOCKET": str(path), "BRIDGE_AUTH": "auto"}
+    assert f"cannot use {folder}" in refused(workspace, **env)

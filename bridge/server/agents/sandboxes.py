@@ -6,14 +6,17 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from bridge.adapter import Adapter
+from bridge.adapter.print_mode import RunnerAdapter
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.process import cgroup
-from bridge.sandbox.credentials import hidden
+from bridge.sandbox.credentials import OF_CLIENT, Privacy, privacy
+from bridge.sandbox.homes import resolve
 from bridge.sandbox.own_files import has_only_sockets, refuse_reachable
 from bridge.sandbox.profile import Sandbox, best, find_user, make_homes, make_scratch, ports
 from bridge.sandbox.trusted_programs import check as check_programs
-from bridge.sandbox.trusted_programs import check_links, default_workspace
+from bridge.sandbox.trusted_programs import check_links, default_workspace, places
 from bridge.server.agents.configured import ConfiguredAgent
+from bridge.server.settings.places import Places
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import NO_STATE, State
 
@@ -38,8 +41,9 @@ def make_sandbox(agent: ConfiguredAgent, state: State = NO_STATE) -> Sandbox | N
         environment=env,
         scratch=make_scratch(folder, agent.id, user),
         writes=(*adapter.writable_paths, *wanted.write),
-        hidden=(*hidden_paths(adapter, env, wanted.read), *_own(agent, state)),
-        shown=wanted.read,
+        private=private_places(agent, same_user=user is None),
+        hidden=tuple(_own(agent, state)),
+        elsewhere=Places(settings.state_home).private,
         homes=make_homes(homes, env, folder, agent.id, user),
         ports=allowed,
         wrapper=wanted.wrapper,
@@ -67,7 +71,8 @@ def _tried(sandbox: Sandbox, agent: ConfiguredAgent) -> Sandbox:
         refuse_reachable(agent.own_files, _writable(agent, sandbox))
     check_links(_named(agent, sandbox), _writable(agent, sandbox))
     sandbox = sandbox.settled(())  # the trial creates missing folders
-    sandbox.check(agent.config.binary, workspaces.default)
+    runner = agent.config.runner if issubclass(agent.adapter, RunnerAdapter) else ("", "")
+    sandbox.check(agent.config.binary, workspaces.default, runner)
     places = (workspaces.default, *workspaces.roots)
     return sandbox.settled(places) if sandbox.walls else sandbox
 
@@ -164,21 +169,27 @@ def _check_wanted(
         raise ConfigurationError(f"BRIDGE_SESSION_…: {why}. Otherwise unset these limits.")
 
 
-def hidden_paths(
-    adapter: type[Adapter], environment: Mapping[str, str], reads: Sequence[str]
-) -> tuple[str, ...]:
-    """Paths of credentials that do not belong to the CLI. `reads`: paths that the operator allows
-    it to read."""
+def private_places(agent: ConfiguredAgent, same_user: bool) -> Privacy:
+    """The private places of the operator's home, and the paths there that the agent's CLI reads."""
+    config = agent.config
+    reads = (*own_reads(agent.adapter), *agent.settings.sandbox.read)
+    return privacy(config.env, reads, places(config.binary, config.env), same_user)
+
+
+def own_reads(adapter: type[Adapter]) -> list[str]:
+    """The private paths that a CLI reads: its settings and its login."""
     own = [one.folder for one in adapter.homes if not one.variable.startswith("XDG_")]
     own += [path for one in adapter.homes for _, path in one.links]
-    return hidden(environment, (*own, *adapter.reads, *reads))
+    return [*own, *adapter.reads]
 
 
 def _own(agent: ConfiguredAgent, state: State) -> Iterator[str]:
-    """The server's own files outside the workspaces, which may contain tokens and keys, and the
-    folders that only the server uses."""
-    named = (".env", *(one.path for one in agent.own_files if not one.folder))
-    for path in (os.path.abspath(os.path.expanduser(one)) for one in named):
+    """The server's own files outside the workspaces, which may contain tokens and keys, the folders
+    that only the server and its client use, and files with credentials that variables name."""
+    paths = [".env", *(one.path for one in agent.own_files if not (one.folder or one.public))]
+    paths += [resolve(one, agent.config.env) for one in OF_CLIENT]
+    paths += agent.settings.files_of_tools(agent.config.env)
+    for path in (os.path.abspath(os.path.expanduser(one)) for one in paths):
         if not agent.settings.agent.workspaces.contains(path):
             yield path
     if socket_path := agent.settings.server.unix_socket:

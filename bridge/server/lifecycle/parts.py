@@ -30,8 +30,9 @@ from bridge.server.operate.sockets import listen_unix
 from bridge.server.operate.systemd import SystemdService
 from bridge.server.operate.tracing import open_tracing
 from bridge.server.settings.load import Loaded
+from bridge.server.settings.places import Places
 from bridge.server.settings.root import Settings
-from bridge.server.state_dir import State, default_name, open_state
+from bridge.server.state_dir import State, default_name, is_made, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
 from bridge.store.cluster import SharedStore
@@ -87,6 +88,8 @@ async def assemble(
     node = NodeAgents()
     state = await _open_state(loaded, unused, [one.id for one in agents], node)
     ports.own(state.folder, state.markers)
+    workspaces = {path for one in settings.each for path in one.writable}
+    Places(settings.state_home).record([state.folder] if state.folder else [], workspaces)
     unix = listen_unix(settings, unused, service.sockets.unix)
     push = Push(
         state.store,
@@ -168,12 +171,12 @@ async def _open_state(
         node.name = settings.store.node or default_name(agents[0], identity)
         return postgres_store(settings, identity, node.name, agents, node)
 
+    folder = settings.store_folder
     try:
-        folder = settings.store_folder
         state = await open_state(folder, audit, clean, make_store if database else None)
         state = replace(state, database=settings.store.shown)
     except ConfigurationError as error:
-        if settings.store.state_dir or database:
+        if settings.store.state_dir or database or is_made(folder):
             raise
         log.warning("tasks will not survive a restart", extra={"reason": str(error)})
         state = await open_state(None, audit, clean)
@@ -218,8 +221,7 @@ def trust_operator(settings: Settings, identity: Identity, parts: Parts) -> None
     no_tokens = not settings.auth.config.required
     walled = no_tokens or all(one and one.walls for one in parts.fleet.sandboxes.values())
     if state.operator or no_tokens or parts.unix:
-        token = state.operator.value if state.operator else None
-        identity.trust(token, watch(state.markers, walled))
+        identity.trust(state.operator, watch(state.markers, walled))
 
 
 async def restore(settings: Settings, parts: Parts) -> None:

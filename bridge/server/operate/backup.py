@@ -36,9 +36,12 @@ from bridge.server.operate.backup_folder import (
     drafted,
     left_out,
     note_backup,
+    place_of,
     record_of,
     size_of,
 )
+from bridge.server.settings.places import Places
+from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, in_use, was_locked
 from bridge.store.protocol import CANNOT_READ
 from bridge.store.sqlite.backup import check_copy, copy_database
@@ -214,6 +217,7 @@ def _complete(draft: Draft, folder: Path, audit: Path, began: float) -> BackupDo
         raise ConfigurationError(text) from error
     draft.complete()
     note_backup(folder)
+    Places(Settings().state_home).record([place_of(draft.target)])
     return BackupDone(
         str(draft.target),
         manifest.size,

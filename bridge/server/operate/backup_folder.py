@@ -134,6 +134,17 @@ def note_backup(folder: Path) -> None:
         log.warning("the time of the backup was not stored", extra=reason)
 
 
+def place_of(backup: Path) -> Path:
+    """The path that hides the backup from agents: the folder around it if it has only backups,
+    such as one for each day."""
+    around = backup.parent
+    try:
+        alone = all((one / MANIFEST).is_file() for one in around.iterdir())
+    except OSError:
+        alone = False
+    return around if alone else backup
+
+
 def last_backup(folder: Path) -> float:
     """The time of the last backup of this state folder, in seconds since 1970; 0 if none is known.
     A time in the future counts as none: the alert would be silent until then."""

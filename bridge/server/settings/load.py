@@ -5,7 +5,6 @@ Precedence: command line, environment, `.env`, CONFIG_FILE (TOML), default.
 
 from __future__ import annotations
 
-import io
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dotenv import dotenv_values
-
 from bridge.auth.config import LOOPBACK
 from bridge.errors import ConfigurationError
-from bridge.sandbox.own_files import OwnFile, reachable, read_secret, refuse_reachable
+from bridge.files.own_modes import open_to_reader
+from bridge.sandbox.own_files import OwnFile, read_secret, refuse_reachable
 from bridge.sandbox.trusted_programs import default_workspace
 from bridge.server.settings.broker import missing
 from bridge.server.settings.container import check_container, make_token
+from bridge.server.settings.env_file import NAME as IMPLICIT
+from bridge.server.settings.env_file import EnvFile, read_implicit
+from bridge.server.settings.env_file import read as env_file_of
 from bridge.server.settings.root import NAMES, VARIABLES, Settings
 from bridge.server.settings.values import nearest
 from bridge.session.redaction import Secrets, secrets_of
@@ -76,18 +77,18 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     chosen = {name: value for name, value in flags.items() if value is not None}
     given = {**_known(os.environ), **chosen}
     warnings: list[str] = []
-    dotenv = _read_env_file(env_file) if env_file else _implicit_env_file(given, warnings)
-    given = {**_known(dotenv), **given}
+    read = env_file_of(env_file) if env_file else _implicit_env_file(given)
+    warnings += read.warnings
+    given = {**_known(read.values), **given}
     given = {**_config_file(given.get("config_file")), **given}
     make_token(given, warnings)
     settings = Settings().updated({**given, **_from_files(given)})
     check_container(settings)
-    read = env_file or (".env" if dotenv else None)
-    loaded = Loaded(settings, dotenv, warnings, env_file=read)
+    loaded = Loaded(settings, read.values, warnings, env_file=read.path)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
         os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
     check(loaded)
-    warnings += _misspelt(settings, {**dotenv, **os.environ})
+    warnings += _misspelt(settings, {**read.values, **os.environ})
     return loaded
 
 
@@ -127,6 +128,8 @@ def check(loaded: Loaded) -> None:
     for one in loaded.settings.each:
         _check(one)
         refuse_reachable(loaded.own_files, one.writable)
+    for file in loaded.own_files:
+        open_to_reader(file.path)
 
 
 def _check(settings: Settings) -> None:
@@ -220,34 +223,17 @@ def _check_listeners(settings: Settings) -> None:
         raise ConfigurationError(f"{setting} requires BRIDGE_UNIX_SOCKET.")
 
 
-def _implicit_env_file(given: Mapping[str, Any], warnings: list[str]) -> dict[str, str]:
-    """The values of ./.env, unless that file lies in a workspace: a repository must not configure
-    the server that runs agents in it. The workspaces are those of the other sources."""
-    if not os.path.isfile(".env"):
-        return {}
-    settings = Settings().updated({**_config_file(given.get("config_file")), **given})
-    if any(reachable(".env", one.writable) for one in settings.each):
-        warnings.append(
-            ".env was not read: it lies inside the workspace, and a repository must not configure "
-            "the server that runs agents in it. Move it and pass --env-file, or set "
-            "AGENT_REPO_PATH to another directory."
-        )
-        return {}
-    return _read_env_file(".env")
-
-
-def _read_env_file(path: str) -> dict[str, str]:
-    try:
-        text = Path(path).read_text("utf-8")
-        values = dotenv_values(stream=io.StringIO(text), interpolate=False)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read {path}: {error}") from None
-    return {name: value for name, value in values.items() if value is not None}
+def _implicit_env_file(given: Mapping[str, Any]) -> EnvFile:
+    """The file .env of the start directory, as far as it is used."""
+    if not os.path.lexists(IMPLICIT):
+        return EnvFile()
+    return read_implicit(Settings().updated({**_config_file(given.get("config_file")), **given}))
 
 
 def _config_file(path: Any) -> dict[str, Any]:
     if not path:
         return {}
+    open_to_reader(path)
     try:
         values = tomllib.loads(Path(path).read_text("utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -11,7 +11,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from bridge.errors import ConfigurationError
+from bridge.sandbox.credentials import named
 from bridge.sandbox.own_files import OwnFile
+from bridge.server.settings import library_files
 from bridge.server.settings.bindings import GrpcSettings, McpSettings
 from bridge.server.settings.broker import RedisSettings
 from bridge.server.settings.operate import OperateSettings
@@ -138,11 +140,20 @@ class Settings(BaseModel):
         for setting, path in paths.items():
             if path and not (setting == "BRIDGE_OIDC_JWKS" and "://" in path):
                 yield OwnFile(setting, path)
+        yield from library_files.of_variables(os.environ)
+        yield from library_files.of_url("BRIDGE_STORE", self.store.database)
+        yield from library_files.of_url("BRIDGE_BUS", self.store.redis)
+        yield from library_files.of_url("BRIDGE_REDIS_URL", self.redis.url)
         folder = self.store_folder
         if folder:
             yield OwnFile("BRIDGE_STATE_DIR", self.store.state_dir or str(folder), folder=True)
         elif self.auth.config.required:  # the folder of the operator token
             yield OwnFile("XDG_STATE_HOME", str(self.state_home), folder=True)
+
+    def files_of_tools(self, known: Mapping[str, str]) -> Iterator[str]:
+        """Files with credentials that the environment names, except those that a CLI with the
+        variables `known` uses."""
+        return named(os.environ, known)
 
     @property
     def writable(self) -> dict[str, str]:

@@ -298,7 +298,7 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     """Further arguments of the CLI, quoted as for a shell."""
     env: Names = ()
     """Names of further environment variables for the CLI, separated by commas. Values come from the
-    environment or from `.env`."""
+    environment or from the file of --env-file or `.env`."""
     repo_path: str | None = None
     """Workspace of the agent. Unset: the current directory of the server, or its folder `workspace`
     if that directory is a checkout of the bridge."""

@@ -7,6 +7,7 @@ from the same file.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sqlite3
@@ -17,11 +18,11 @@ from pathlib import Path
 
 from bridge.errors import ConfigurationError
 from bridge.files.folders import open_to_owner, sync
+from bridge.files.own_modes import OTHERS, open_way
 from bridge.store.sqlite.upgrade import keep_schema, kept_schemas
 
 log = logging.getLogger(__name__)
 
-OTHERS = 0o067  # rights of the owner alone in a private folder; a group may pass through
 USED = ("id", "tasks.db")  # each of these files marks a state folder
 
 
@@ -105,11 +106,12 @@ def private_directory(path: Path) -> None:
     folder that a server has used before is closed to them again, since an agent may have opened
     it. Any other folder is not changed, since it may serve another purpose. A group may pass
     through: the user of BRIDGE_SANDBOX_USER reaches its own files that way."""
+    open_way(path)  # else an agent could block the next start
     new = [one for one in (path, *path.parents) if not one.exists()]
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in new:
         sync(one.parent)  # else a power cut can lose it with its content
-    open_to_owner(path)  # else an agent could block the next start
+    open_to_owner(path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
@@ -131,6 +133,9 @@ def was_used(path: Path) -> bool:
 
 def _private_file(path: Path) -> None:
     """Create the file before SQLite does. SQLite gives its other files the same mode."""
+    for one in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with contextlib.suppress(FileNotFoundError):
+            open_to_owner(one)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.errors import ConfigurationError
+from bridge.files.own_modes import open_way
 from bridge.store.sqlite.backup import copy_database
 from bridge.store.sqlite.database import open_database, transaction
 
@@ -65,7 +66,11 @@ class JournalFile:
     def _in_place(self) -> bool:
         """Whether the path still leads to the database that is open."""
         try:
-            found = os.stat(self._path)
+            try:
+                found = os.stat(self._path)
+            except PermissionError:  # an agent has closed a folder above
+                open_way(self._path)
+                found = os.stat(self._path)
         except OSError:
             return False
         return self._file is not None and os.path.samestat(found, self._file)

@@ -23,6 +23,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from bridge.errors import ConfigurationError
 from bridge.process import cgroup
 from bridge.sandbox.profile import Sandbox, find_user, let_through
 from bridge.server import registry
@@ -466,6 +467,27 @@ async def test_a_user_that_cannot_run_the_cli_is_refused(
     assert re.search(
         about, refused_shell(nobody, **{**AS_NOBODY, "AGENT_BINARY": "/bin/sh", **env})
     )
+
+
+@needs_root
+@pytest.mark.parametrize("private", [True, False])
+def test_a_user_that_cannot_run_the_program_around_its_cli_is_refused(
+    nobody: Path, private: bool
+) -> None:
+    """As with a Python that was installed in the home of root."""
+    home = nobody.parent / "private"
+    home.mkdir(mode=0o700 if private else 0o755)
+    python = home / "python"
+    python.write_text("#!/bin/sh\nexec /usr/bin/true\n")
+    python.chmod(0o755)
+    scratch = nobody.parent / "scratch"
+    sandbox = Sandbox("none", {"HOME": "/"}, str(scratch), user=find_user("nobody"))
+    runner = (str(python), "-I", "runner.py")
+    if not private:
+        sandbox.check("/bin/sh", str(nobody), runner)
+        return
+    with pytest.raises(ConfigurationError, match="which run the CLI, cannot be used inside"):
+        sandbox.check("/bin/sh", str(nobody), runner)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root can")

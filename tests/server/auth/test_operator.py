@@ -245,7 +245,7 @@ async def test_a_server_without_state_has_its_token_as_long_as_it_runs(
         async with bridge(workspace, **every):
             assert not another.token_file.parent.exists()
             assert path.exists()
-    assert list(beside.iterdir()) == []
+    assert os.listdir(beside) == ["places"]
 
 
 async def test_the_error_for_an_unusable_state_folder_names_the_remedy(workspace: Path) -> None:
@@ -306,3 +306,18 @@ async def test_a_proxy_passes_on_the_credentials_of_a_client(workspace: Path) ->
             assert (await status(server.url, **{header: "192.0.2.1"}))[0] == 401
             headers = {header: "192.0.2.1", **server.credentials}
             assert (await status(server.url, **headers))[0] == 200
+
+
+async def test_a_token_that_an_agent_has_opened_to_others_is_replaced(workspace: Path) -> None:
+    """At its next use, also over an open connection."""
+    async with bridge(workspace, **AUTO, BRIDGE_STATE_DIR=str(workspace.parent / "s")) as server:
+        file = workspace.parent / "s" / "token"
+        old = file.read_text().strip()
+        assert (await status(server.url, Authorization=f"Bearer {old}"))[0] == 200
+        file.chmod(0o644)
+        assert (await status(server.url, Authorization=f"Bearer {old}"))[0] == 401
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        await server.logged("others had access to the operator token")
+        new = file.read_text().strip()
+        assert (await status(server.url, Authorization=f"Bearer {new}"))[0] == 200
+        assert (await status(server.url, Authorization=f"Bearer {old}"))[0] == 401

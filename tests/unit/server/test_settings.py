@@ -12,12 +12,15 @@ import aiohttp
 import pytest
 
 from bridge.errors import ConfigurationError
+from bridge.server.settings.env_file import may_set
 from bridge.server.settings.load import Loaded, load
+from bridge.server.settings.places import Places
 from bridge.server.settings.root import NAMES, Settings
 from bridge.workspace.project_config import guards
 from tests.support.bridge_process import bridge
 from tests.support.client import Client, artifact_text
 from tests.support.command_line import agent, refusal, run
+from tests.support.sandboxed import needs_root
 
 # What each setting looks like in the environment, and what it means then.
 VALUES: dict[str, tuple[str, Any]] = {
@@ -232,10 +235,10 @@ def test_every_setting_is_read_from_every_source(
     source: Source, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text, value = VALUES[name]
+    if source.__name__ == "dotenv" and not may_set(name):
+        return  # see test_an_implicit_env_file_chooses_no_program_boundary_credential_or_path
     if name == "agent_repo_path":
         monkeypatch.delenv("AGENT_REPO_PATH")
-        if source.__name__ == "dotenv":
-            return  # it lies in what is the workspace without it, and is not read: see below
     if name == "host":
         monkeypatch.setenv("BRIDGE_TOKEN", "x" * 16)
     assert by_name(source(name.upper(), text).settings)[name] == value
@@ -255,9 +258,8 @@ def test_flags_come_before_the_environment_before_the_env_file_before_the_config
 ) -> None:
     config = start / "settings.toml"
     config.write_text("PORT = 4\nhost = '::1'\nlog_level = 'ERROR'\nagent_model = 'toml'\n")
-    (start / ".env").write_text(
-        f"PORT=3\nHOST=localhost\nLOG_LEVEL=WARNING\nCONFIG_FILE={config}\n"
-    )
+    monkeypatch.setenv("CONFIG_FILE", str(config))
+    (start / ".env").write_text("PORT=3\nHOST=localhost\nLOG_LEVEL=WARNING\n")
     monkeypatch.setenv("PORT", "2")
     monkeypatch.setenv("HOST", "127.0.0.1")
     settings = load({"port": "1", "host": None}).settings
@@ -435,6 +437,149 @@ def test_an_env_file_that_agents_can_write_is_not_read_and_causes_a_warning(
     assert "inside the workspace" in loaded.warnings[0] and "--env-file" in loaded.warnings[0]
 
 
+OF_LIBRARIES: dict[str, tuple[dict[str, str], dict[str, bool]]] = {
+    "a database": (
+        {
+            "BRIDGE_STORE": "postgresql://h/d?sslkey=/k&sslcert=/c&passfile=/p&sslrootcert=/r",
+            "BRIDGE_STATE_DIR": "/state",
+            "PGSSLKEY": "/env-key",
+            "PGPASSFILE": "/env-pass",
+        },
+        {"/k": False, "/c": False, "/p": False, "/r": True, "/env-key": False, "/env-pass": False},
+    ),
+    "redis": (
+        {"BRIDGE_REDIS_URL": "rediss://h/0?ssl_keyfile=/k&ssl_ca_certs=/r"},
+        {"/k": False, "/r": True},
+    ),
+    "a collector": (
+        {"OTEL_EXPORTER_OTLP_CLIENT_KEY": "/k", "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE": "/r"},
+        {"/k": False, "/r": True},
+    ),
+    "trusted certificates": ({"SSL_CERT_FILE": "/r"}, {"/r": True}),
+}
+
+
+@pytest.mark.parametrize("name", OF_LIBRARIES)
+def test_files_that_libraries_read_are_own_files(
+    name: str, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, wanted = OF_LIBRARIES[name]
+    for variable in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in given.items():
+        monkeypatch.setenv(variable, value)
+    found = {file.path: file.public for file in load({}).own_files}
+    assert {path: found.get(path) for path in wanted} == wanted
+    variable = next(reversed(given))
+    inside = str(start.parent / "workspace/x")
+    monkeypatch.setenv(variable, given[variable].replace("=/k", f"={inside}").replace("/r", inside))
+    if "://" not in given[variable]:
+        monkeypatch.setenv(variable, inside)
+    with pytest.raises(ConfigurationError, match="can be changed by agents"):
+        load({})
+
+
+CHOSEN_BY_NOBODY = {
+    "a program": "AGENT_BINARY=/tmp/evil",
+    "code": "AGENT_ADAPTER=evil:Adapter",
+    "no sandbox": "BRIDGE_SANDBOX=none",
+    "a hole in the sandbox": "BRIDGE_SANDBOX_READ=~",
+    "no authentication": "BRIDGE_AUTH=none",
+    "a token": "BRIDGE_TOKEN=chosen-by-the-repository",
+    "a path": "CONFIG_FILE=evil.toml",
+    "another state": "BRIDGE_STATE_DIR=/tmp/evil",
+    "a database": "BRIDGE_STORE=postgresql://evil/",
+    "no questions": "AGENT_FORCE=true",
+    "variables of a CLI": "AGENT_ENV=NODE_OPTIONS",
+    "an argument": "AGENT_ARGS=--evil",
+    "a collector": "OTEL_EXPORTER_OTLP_ENDPOINT=http://evil",
+}
+
+
+@pytest.mark.parametrize("line", CHOSEN_BY_NOBODY.values(), ids=list(CHOSEN_BY_NOBODY))
+def test_an_implicit_env_file_chooses_no_program_boundary_credential_or_path(
+    start: Path, line: str
+) -> None:
+    (start / ".env").write_text(f"{line}\nPORT=1\n")
+    loaded = load({})
+    name, _, value = line.partition("=")
+    assert by_name(loaded.settings)[name.lower()] == by_name(Settings())[name.lower()]
+    assert loaded.settings.server.port == 1 and name not in loaded.dotenv
+    (warning,) = loaded.warnings
+    assert name in warning and value not in warning
+    assert f"{start}/.env" in warning and "--env-file .env" in warning
+
+
+def test_an_env_file_that_is_named_chooses_all(start: Path) -> None:
+    (start / ".git").mkdir()
+    (start / ".env").write_text("BRIDGE_SANDBOX=none\nAGENT_FORCE=true\n")
+    loaded = load({}, ".env")
+    assert loaded.settings.sandbox.profile == "none" and loaded.warnings == []
+
+
+def spoiled(start: Path, how: str) -> None:
+    file = start / ".env"
+    match how:
+        case "others may write it":
+            file.chmod(0o646)
+        case "a group may write it":
+            file.chmod(0o664)
+        case "another user owns it":
+            os.chown(file, 65534, 65534)
+        case "a pipe":
+            file.unlink()
+            os.mkfifo(file)
+        case "a link into a repository":
+            (start.parent / "repository/.git").mkdir(parents=True)
+            file.rename(start.parent / "repository/.env")
+            file.symlink_to("../repository/.env")
+        case "the workspace of another server":
+            Places(Settings().state_home).record([start.parent / "state"], [str(start)])
+        case "a bare repository":
+            for name in ("HEAD", "objects", "refs"):
+                (start / name).mkdir()
+        case "a linked worktree above":
+            (start.parent / ".git").write_text("gitdir: /elsewhere\n")
+        case _:
+            (start / how).mkdir()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        *("others may write it", "a group may write it", "a pipe", "a link into a repository"),
+        pytest.param("another user owns it", marks=needs_root),
+        *("the workspace of another server", "a bare repository", "a linked worktree above"),
+        *(".git", ".hg"),
+    ],
+)
+def test_an_env_file_that_others_could_have_written_is_not_read(
+    start: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(start.parent / "state-home"))
+    (start / ".env").write_text("PORT=1\n")
+    assert load({}).settings.server.port == 1
+    spoiled(start, how)
+    loaded = load({})
+    assert loaded.settings.server.port == 41242
+    (warning,) = loaded.warnings
+    assert f"{start}/.env" in warning and "--env-file .env" in warning
+
+
+def test_workspaces_that_cannot_be_known_are_taken_for_the_directory(
+    start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = start.parent / "state-home"
+    monkeypatch.setenv("XDG_STATE_HOME", str(home))
+    (start / ".env").write_text("PORT=1\n")
+    places = Places(Settings().state_home)
+    places.record([start.parent / "state"], [str(start)])
+    for path in (*places.folder.iterdir(), places.folder, places.folder.parent):
+        path.chmod(0)  # as an agent of this user can do
+    assert load({}).settings.server.port == 41242
+    assert places.folder.stat().st_mode & 0o700 == 0o700
+
+
 def test_a_directory_of_a_name_that_only_begins_like_the_workspace_is_outside(
     start: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -528,6 +673,8 @@ def test_an_env_file_that_is_not_text_causes_a_warning(start: Path) -> None:
 def test_the_error_for_an_invalid_value_names_its_setting(
     source: Source, name: str, text: str
 ) -> None:
+    if source.__name__ == "dotenv" and not may_set(name):
+        return
     with pytest.raises(ConfigurationError) as raised:
         source(name, text)
     assert f"{name}: " in str(raised.value)
@@ -591,7 +738,7 @@ def test_a_table_of_the_config_file_is_not_looked_for_in_the_environment(
 
 async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Path) -> None:
     (start / ".env").write_text(
-        "AGENT_ENV=FROM_DOTENV,FROM_BOTH\nFROM_DOTENV=dotenv\nFROM_BOTH=dotenv\n"
+        "FROM_DOTENV=dotenv\nFROM_BOTH=dotenv\n"
         "NOT_LET_THROUGH=x\nBRIDGE_THOUGHTS=true\nANTHROPIC_API_KEY=key\n"
     )
     env: Any = {
@@ -599,6 +746,7 @@ async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Pa
         "AGENT_BINARY": agent(tmp_path),
         "BRIDGE_TOKEN": "a-token-of-16-characters",
         "AGENT_TIMEOUT_MS": "60000",
+        "AGENT_ENV": "FROM_DOTENV,FROM_BOTH",
         "SECRET": "x",
         "FROM_BOTH": "environment",
         "LC_TIME": "C",

@@ -445,3 +445,91 @@ def test_a_long_command_is_read_in_few_steps(command: str) -> None:
     with counted() as calls:
         assert decided(bash(command), DENY_RM, ALLOW_GIT) == "ask"
     assert sum(calls.by_code.values()) < 10**6
+
+
+@each(
+    "shell",
+    ["./evil/bash", "evil/sh", "/tmp/bash", "/work/it/bin/sh", "bash.exe", "C:\\evil\\bash.exe"],
+)
+def test_a_program_with_the_name_of_a_shell_is_no_shell(shell: str) -> None:
+    """An agent can write it. A `deny` still sees the command."""
+    assert decided(bash([shell, "-c", "git status"]), ALLOW_GIT) == "ask"
+    assert decided(bash([shell, "-c", "rm x"]), DENY_RM, Rule("allow")) == "deny"
+
+
+@each("option", ["-c", "-lc", "-ec", "-xc", "-eux" + "c"])
+@each("shell", ["sh", "bash", "/bin/sh", "/usr/bin/bash", "/usr/local/bin/zsh"])
+def test_a_shell_of_the_system_runs_its_argument(shell: str, option: str) -> None:
+    assert decided(bash([shell, option, "git status"]), ALLOW_GIT) == "allow"
+
+
+@each("option", ["-rc", "-oc", "-Oc", "--rcfile=x", "-sc", "c"])
+def test_an_option_with_another_meaning_is_never_allowed(option: str) -> None:
+    assert decided(bash(["bash", option, "git status"]), ALLOW_GIT) == "ask"
+
+
+@each(
+    "command",
+    [
+        *("busybox sh -c 'rm x'", "sh -ec 'rm x'", "env -S 'rm x'", "xargs -a list rm x"),
+        *(
+            "timeout -k 5 9 rm x",
+            "uv run rm x",
+            "npx rm x",
+            "poetry run rm x",
+            "nix-shell --run 'rm x'",
+        ),
+        *("fakeroot rm x", "cmd.exe /c rm x", "pwsh -Command 'rm x'", "tmux new -d 'rm x'"),
+        *("RM x", "/bin/RM x", r"'C:\tools\rm.exe' x"),
+    ],
+)
+def test_deny_sees_a_command_behind_more_wrappers(command: str) -> None:
+    assert decided(bash(command), DENY_RM, Rule("allow")) == "deny"
+
+
+@each("pattern", ["*/.env", "**/.env", "./*/.env", "**/**/.env"])
+@each(
+    "path",
+    [
+        *(".env", "./.env", "a/.env", "a/b/.env", "/work/it/.env", "a/../.env", ".env/", "a//.env"),
+        *(".ENV", "a/.Env", "a\\.env", ".\\.env"),
+    ],
+)
+def test_deny_by_path_finds_every_spelling_at_any_depth(pattern: str, path: str) -> None:
+    assert decided(edit(path), Rule("deny", path=pattern), Rule("allow")) == "deny"
+    assert decided(edit(path), Rule("ask", path=pattern), Rule("allow")) == "ask"
+    assert decided(edit("a.env"), Rule("deny", path=pattern), Rule("allow")) == "allow"
+
+
+@each(
+    ("pattern", "path"),
+    [
+        ("src/**/x.py", "src/x.py"),
+        ("src/*/x.py", "src/a/b/x.py"),
+        ("secrets/", "secrets/a/b"),
+        ("secrets/", "secrets"),
+        ("./secrets/*", "secrets/a"),
+        ("src\\*.py", "src/a.py"),
+        ("link", "link"),  # by its own name
+        ("/etc/*", "link"),  # and by that of its target
+        ("/work/it/x/../y", "y"),
+    ],
+)
+def test_deny_by_path_in_other_spellings_of_the_pattern(pattern: str, path: str) -> None:
+    assert decided(edit(path), Rule("deny", path=pattern), Rule("allow")) == "deny"
+
+
+@each(
+    ("pattern", "path"),
+    [("*/x", "x"), ("**/x", "x"), ("x/", "x/a"), ("link", "link"), ("X", "x"), ("a\\x", "a/x")],
+)
+def test_allow_by_path_is_not_wider_than_its_text(pattern: str, path: str) -> None:
+    assert decided(edit(path), Rule("allow", path=pattern)) == "ask"
+
+
+def test_deny_by_path_in_a_working_directory_that_is_a_link() -> None:
+    def real(path: str) -> str:
+        return path.replace("/work/it", "/disk/it")
+
+    rules = (Rule("deny", path="src/*"), Rule("allow"))
+    assert decide(rules, edit("src/a"), CWD, real) == "deny"
