@@ -10,6 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 from bridge.errors import ContentTypeNotSupported, Forbidden, InvalidParams, WorkspaceError
 
+PATH_MAX = 4096  # bytes of a path that Linux takes, with the zero byte at its end
+NAME_MAX = 255  # bytes of a name in it
+
 
 class Workspaces:
     """`default` is where an agent works unless the client says otherwise; `roots` are the
@@ -41,6 +44,9 @@ class Workspaces:
             return self.default if inside else self.resolve(next(iter(within or ())), within)
         if not isinstance(cwd, str) or not cwd or "\0" in cwd:
             raise InvalidParams("metadata.bridge.cwd is not a path", [("cwd", "not a path")])
+        if not is_possible(cwd):
+            text = f"is longer than a path can be ({PATH_MAX} bytes, {NAME_MAX} in one name)"
+            raise InvalidParams(f"metadata.bridge.cwd {text}", [("cwd", text)])
         path = os.path.realpath(os.path.join(self.default, cwd))
         if not self.contains(path) or not (within is None or _is_below(path, within)):
             text = "metadata.bridge.cwd is outside the directories that this server allows"
@@ -57,6 +63,8 @@ class Workspaces:
         """
         problem = "names no file in the workspace"
         refusal = InvalidParams(f"A file: URL {problem}.", [("url", problem)])
+        if len(url) > 3 * PATH_MAX + len("file://localhost"):  # each byte may be written as %2F
+            raise refusal
         try:
             parsed = urlsplit(url)
         except ValueError:  # half of an IPv6 address
@@ -64,7 +72,7 @@ class Workspaces:
         if parsed.netloc not in ("", "localhost"):
             raise ContentTypeNotSupported("A file: URL must name no host, or localhost.")
         named = unquote(parsed.path)
-        if "\0" in named or not named.startswith("/"):
+        if "\0" in named or not (named.startswith("/") and is_possible(named)):
             raise refusal
         path = os.path.realpath(named)
         try:
@@ -75,6 +83,14 @@ class Workspaces:
         if found is None or not stat.S_ISREG(found.st_mode):
             raise refusal
         return Path(path), found.st_size
+
+
+def is_possible(path: str) -> bool:
+    """Whether the system has a path of this length. Look at no path from outside before: the time
+    to resolve one grows with the square of its length."""
+    if len(path) >= PATH_MAX or len(data := os.fsencode(path)) >= PATH_MAX:
+        return False
+    return all(len(name) <= NAME_MAX for name in data.split(b"/"))
 
 
 def obstacle(path: str) -> str | None:
