@@ -47,6 +47,7 @@ _MOST_MEMBERS = 2_000  # of an input
 _MOST_WORDS = 2_000  # of a command that is a list
 _MOST_TEXT = 256 * 1024  # characters of values that patterns are compared with
 _PATH_MAX = 4096  # bytes of a path that the system has
+_MOST_NAMES = 512  # in a path that is resolved; the time grows with their square
 _MOST_PATHS = 16 * 1024  # characters of paths that are resolved
 _MOST_READINGS = 512 * 1024  # characters of all readings of the commands
 
@@ -147,11 +148,11 @@ def _first_members(value: Any) -> tuple[list[tuple[str, Any]], bool]:
     members = _members(value)
     for name, one in islice(members, _MOST_MEMBERS):
         if isinstance(one, str) and name not in _REMARKS | _CONTENTS:
-            left -= len(one)
-        if left < 0:
-            return found, True
+            one, left = one[:left], left - len(one)
         if one not in (None, False, ""):
             found.append((name, one))
+        if left < 0:
+            return found, True
     return found, any(one is ... for _, one in found) or next(members, None) is not None
 
 
@@ -192,9 +193,10 @@ class _Paths:
         if len(path) > _PATH_MAX:  # no file can have this name
             return path
         self._left -= len(path)
-        self.cut = self._left < 0
+        takes_long = self._left < 0 or path.count("/") > _MOST_NAMES
+        self.cut = self.cut or takes_long
         try:
-            return path if self.cut else self._real(path)
+            return path if takes_long else self._real(path)
         except ValueError:  # no file can have this name
             return path
 

@@ -12,6 +12,7 @@ from bridge.errors import ContentTypeNotSupported, Forbidden, InvalidParams, Wor
 
 PATH_MAX = 4096  # bytes of a path that Linux takes, with the zero byte at its end
 NAME_MAX = 255  # bytes of a name in it
+MOST_NAMES = 512  # in a path; the time to resolve it grows with their square
 
 
 class Workspaces:
@@ -45,7 +46,7 @@ class Workspaces:
         if not isinstance(cwd, str) or not cwd or "\0" in cwd:
             raise InvalidParams("metadata.bridge.cwd is not a path", [("cwd", "not a path")])
         if not is_possible(cwd):
-            text = f"is longer than a path can be ({PATH_MAX} bytes, {NAME_MAX} in one name)"
+            text = f"has more than {PATH_MAX} bytes, {NAME_MAX} in a name, or {MOST_NAMES} names"
             raise InvalidParams(f"metadata.bridge.cwd {text}", [("cwd", text)])
         path = os.path.realpath(os.path.join(self.default, cwd))
         if not self.contains(path) or not (within is None or _is_below(path, within)):
@@ -86,11 +87,11 @@ class Workspaces:
 
 
 def is_possible(path: str) -> bool:
-    """Whether the system has a path of this length. Look at no path from outside before: the time
-    to resolve one grows with the square of its length."""
+    """Whether a path from outside can be one of the system. Do not resolve it before this check."""
     if len(path) >= PATH_MAX or len(data := os.fsencode(path)) >= PATH_MAX:
         return False
-    return all(len(name) <= NAME_MAX for name in data.split(b"/"))
+    names = data.split(b"/")
+    return len(names) <= MOST_NAMES and max(map(len, names)) <= NAME_MAX
 
 
 def obstacle(path: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,57 +45,65 @@ def repeated(fragment: str, length: int) -> str:
 
 
 def cpu_seconds(call: Callable[[], object]) -> float:
-    """The CPU time of this thread for the call, which the load of the machine does not change."""
-    begin = time.thread_time()
-    call()
-    return time.thread_time() - begin
+    """The CPU time of this thread for the call, which the load of the machine hardly changes. The
+    call is repeated if it seems to take too long."""
+    took = TURN
+    for _ in range(3):
+        begin = time.thread_time()
+        call()
+        took = time.thread_time() - begin
+        if took < TURN or took > 5 * TURN:
+            break
+    return took
 
 
 def uses() -> Iterator[Use]:
-    """Each use of a constant pattern in bridge/ and adapters/."""
+    """Each use of a constant pattern in bridge/ and adapters/. A pattern that another module uses
+    is searched for."""
     for folder in ("bridge", "adapters"):
         for path in sorted((CHECKOUT / folder).rglob("*.py")):
-            yield from _uses_in(path)
+            yield from _uses_in(ast.parse(path.read_text("utf-8")), str(path.relative_to(CHECKOUT)))
 
 
-def _uses_in(path: Path) -> Iterator[Use]:
-    tree = ast.parse(path.read_text("utf-8"))
-    compiled: dict[str, re.Pattern[Any]] = {}
+def _uses_in(tree: ast.Module, file: str) -> Iterator[Use]:
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    named: dict[str, re.Pattern[Any]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call):
             name = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            pattern = _compiled(node.value) if _method(node.value) == ("re", "compile") else None
+            pattern = _compiled(node.value, named) if _method(node.value)[0] == "re" else None
             if pattern and isinstance(name, ast.Name):
-                compiled[name.id] = pattern
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        owner, method = _method(node)
-        place = f"{path.relative_to(CHECKOUT)}:{node.lineno}"
+                named[name.id] = pattern
+    unused = set(named)
+    for call in calls:
+        owner, method = _method(call)
         if owner == "re" and method not in ("compile", "escape"):
-            if pattern := _compiled(node):
-                yield Use(place, pattern, method)
-        elif owner in compiled:
-            yield Use(place, compiled[owner], method)
+            pattern = _compiled(call, named)
+        else:
+            pattern = named.get(owner)
+            unused.discard(owner)
+        if pattern and hasattr(pattern, method):
+            yield Use(f"{file}:{call.lineno}", pattern, method)
+    for name_ in sorted(unused):
+        yield Use(f"{file}:{name_}", named[name_], "search")
 
 
 def _method(call: ast.Call) -> tuple[str, str]:
-    """The object and the method of a call such as `re.compile(…)` or `self.lost.search(…)`."""
+    """The object and the method of a call such as `re.compile(…)`."""
     match call.func:
-        case ast.Attribute(ast.Name(owner) | ast.Attribute(attr=owner), method):
+        case ast.Attribute(ast.Name(owner), method):
             return owner, method
     return "", ""
 
 
-def _compiled(call: ast.Call) -> re.Pattern[Any] | None:
-    """The pattern of a call, if it is constant."""
-    allowed = {"re": re}
+def _compiled(call: ast.Call, named: Mapping[str, re.Pattern[Any]]) -> re.Pattern[Any] | None:
+    """The pattern of a call, if it is constant. `named`: other patterns of the module."""
+    known = {"re": re, **named}
     try:
-        flags = [one for one in call.args[1:] if isinstance(one, ast.Attribute | ast.BinOp)]
-        flags += [one.value for one in call.keywords if one.arg == "flags"]
-        source = ast.Expression(call.args[0])
-        value = eval(compile(source, "pattern", "eval"), allowed)
-        known = [eval(compile(ast.Expression(one), "flag", "eval"), allowed) for one in flags]
-        return re.compile(value, *known[:1])
-    except (NameError, AttributeError, IndexError):
+        source, *others = (
+            eval(compile(ast.Expression(one), "pattern", "eval"), known) for one in call.args[:2]
+        )
+    except (NameError, AttributeError):
         return None
+    flags = others[0] if others and isinstance(others[0], re.RegexFlag) else re.NOFLAG
+    return re.compile(source, flags)
