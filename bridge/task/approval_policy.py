@@ -141,14 +141,15 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
     )
 
 
-def _first_members(value: Any) -> tuple[list[tuple[str, Any]], bool]:
+def _first_members(given: Any) -> tuple[list[tuple[str, Any]], bool]:
     """The members of an input that patterns are compared with, and whether it has more."""
     found: list[tuple[str, Any]] = []
     left = _MOST_TEXT
-    members = _members(value)
-    for name, one in islice(members, _MOST_MEMBERS):
-        if isinstance(one, str) and name not in _REMARKS | _CONTENTS:
-            one, left = one[:left], left - len(one)
+    members = _members(given)
+    for name, value in islice(members, _MOST_MEMBERS):
+        is_read = isinstance(value, str) and name not in _REMARKS | _CONTENTS
+        one = value[:left] if is_read else value
+        left -= len(value) if is_read else 0
         if one not in (None, False, ""):
             found.append((name, one))
         if left < 0:

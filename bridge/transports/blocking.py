@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from bridge.transports import large
 from bridge.transports.operation import Pending
 
 Encode = Callable[[Any], bytes]
@@ -33,7 +34,7 @@ async def respond(
     try:
         await asyncio.wait([answer], timeout=pending.keep_alive.patience)
         if answer.done():
-            return web.Response(body=encode(answer.result()), headers=headers)
+            return await large.respond(request, encode(answer.result()), headers)
         pause = pending.keep_alive.blank
         return await _respond_slowly(request, answer, headers, encode, encode_error, pause=pause)
     finally:
@@ -58,7 +59,7 @@ async def _respond_slowly(
         error = answer.exception()
         body = encode_error(error) if isinstance(error, Exception) else encode(answer.result())
         if body is not None:
-            await response.write(body)
+            await large.write(response, body)
             await response.write_eof()
         elif request.transport:
             request.transport.abort()

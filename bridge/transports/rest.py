@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 from bridge import errors
 from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
-from bridge.transports import blocking, sse
+from bridge.transports import blocking, large, sse
 from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
     A2A_JSON,
@@ -135,7 +135,7 @@ class Rest:
                 **activated_extensions(request),
             }
             return await blocking.respond(request, result, headers, orjson.dumps, _cut)
-        return _respond(request, result)
+        return await _respond(request, result)
 
 
 def _cut(error: Exception) -> None:
@@ -172,12 +172,10 @@ def _value(name: str, text: str) -> Any:
     return _FLAGS.get(text, text) if name == "includeArtifacts" else text
 
 
-def _respond(request: web.Request, body: Any) -> web.Response:
-    return web.Response(
-        body=orjson.dumps({} if body is None else body),
-        headers=activated_extensions(request),
-        content_type=media_type(request, A2A_JSON),
-    )
+async def _respond(request: web.Request, result: Any) -> web.StreamResponse:
+    body = orjson.dumps({} if result is None else result)
+    headers = {"Content-Type": media_type(request, A2A_JSON), **activated_extensions(request)}
+    return await large.respond(request, body, headers)
 
 
 def respond_error(request: web.Request, error: dict[str, Any]) -> web.Response:

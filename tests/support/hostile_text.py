@@ -6,7 +6,6 @@ import ast
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests import CHECKOUT

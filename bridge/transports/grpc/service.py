@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import orjson
 
 from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
@@ -29,6 +30,7 @@ from bridge.transports.grpc.messages import POOL, StreamItems, decode, encode, m
 from bridge.transports.grpc.request import GrpcAgent, RpcRequest
 from bridge.transports.grpc.status import DETAILS, status_of
 from bridge.transports.json_body import AT_ONCE
+from bridge.transports.large import in_thread
 from bridge.transports.negotiation import (
     activated_extensions,
     check_extension,
@@ -173,7 +175,11 @@ class A2AService:
         result = await call.operations.call(call.codec, method.operation, call.params, call.caller)
         if isinstance(result, Pending):
             result = await result.answer()
-        await self._write(context, encode(method.response, result))
+        if isinstance(result, orjson.Fragment):
+            item = await in_thread(_encoded, method.response, result)
+        else:
+            item = encode(method.response, result)
+        await self._write(context, item)
 
     async def _stream(self, method: Method, data: bytes, context: Context) -> None:
         call = await self._prepared(method, data, context)
@@ -232,6 +238,11 @@ def _named(request: RpcRequest) -> RequestInfo:
     info = RequestInfo.named("grpc", given, request.remote, trace)
     REQUEST.set(info)
     return info
+
+
+def _encoded(kind: Any, result: orjson.Fragment) -> bytes:
+    """The message of a large result. Runs in a thread."""
+    return encode(kind, orjson.loads(orjson.dumps(result)))
 
 
 def _never(batch: Batch) -> bool:

@@ -22,7 +22,10 @@ from tests.support.recordings import RECORDINGS, Json, Play, rows_of
 LONG = 100_000  # characters: code whose time grows with the square of the length takes seconds
 CLIS = sorted({path.parent.name for path in RECORDINGS})
 JSONL = (
-    *(f'{{"type":"{kind}","text":"x"}}' for kind in ("text", "thought", "status", "done", "failed")),
+    *(
+        f'{{"type":"{kind}","text":"x"}}'
+        for kind in ("text", "thought", "status", "done", "failed")
+    ),
     '{"type":"tool_call","id":"1","name":"Bash","input":{"command":"ls"}}',
     '{"type":"tool_result","id":"1","output":"x","isError":true}',
     '{"type":"artifact","artifactId":"a","name":"b","description":"c","parts":[{"text":"x"}]}',

@@ -69,7 +69,7 @@ def _all(result: Any) -> object:
     return list(result) if isinstance(result, Iterator) else result
 
 
-# --- rules -----------------------------------------------------------------------------------------
+# --- rules ---------------------------------------------------------------------------------------
 
 
 @each("member", ["command", "file_path", "cwd", "content", "unknown", "/key"])
@@ -115,7 +115,7 @@ def test_a_rule_that_denies_the_beginning_of_a_long_command_denies_it() -> None:
     assert decide(RULES, wish, "/work", os.path.realpath) == "deny"
 
 
-# --- paths -----------------------------------------------------------------------------------------
+# --- paths ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_the_search_for_a_denied_path_takes_little_time(tmp_path: Path, deepest:
     assert not slow(explained)
 
 
-# --- texts -----------------------------------------------------------------------------------------
+# --- texts ---------------------------------------------------------------------------------------
 
 SECRETS = Secrets(["a-known+secret/of=this"], patterns=True)
 
@@ -191,7 +191,7 @@ SECRETS = Secrets(["a-known+secret/of=this"], patterns=True)
         lambda value: bounded(ToolCall("1", "x", [value, value])),
         lambda value: answers.read_answer(CHOICE, said(value)),
         lambda value: answers.hint(said(value)),
-        lambda value: answers.is_word(value),
+        answers.is_word,
         lambda value: Profile(keywords=("one", "two words", "x" * 20)).found_in(value),
         lambda value: re.search("no agent", str(unknown(value))),
     ],
