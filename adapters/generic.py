@@ -43,7 +43,7 @@ from ._plain import plain
 
 PROMPT = "{prompt}"
 _ENDING = 2048  # characters at the end of a line, in which the operator's patterns are searched
-_ANIMATION = 64 * 1024  # characters of an animated line; what it shows is at its end
+_ANIMATION = 64 * 1024  # characters of an animated line, of which the end is shown
 _ANIMATED = re.compile(r"[\b\r]")
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 ALLOW = Option("allow", "Allow", "allow_once")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from bridge.files.folders import is_possible
 from bridge.sandbox.landlock import is_inside
-from bridge.workspace.paths import is_possible
 
 DENIED = re.compile(
     r"\bE(?:ACCES|PERM|ROFS)\b|permission denied|operation not permitted|read-only file system",

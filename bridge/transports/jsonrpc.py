@@ -14,7 +14,7 @@ from aiohttp import web
 from bridge import errors
 from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
-from bridge.transports import blocking, large, sse
+from bridge.transports import blocking, sse
 from bridge.transports.envelope.request import (
     RequestId,
     check_envelope,
@@ -78,7 +78,7 @@ class JsonRpc:
                 return await _respond_pending(request, codec, request_id, result)
             body = orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
             named = activated_extensions(request) if codec.extended else {}
-            return await large.respond(request, body, {"Content-Type": JSON, **named})
+            return await blocking.answer(request, body, {"Content-Type": JSON, **named})
         except errors.InvalidRequest as error:
             if error.body is not None:
                 request_id = id_of(error.body)

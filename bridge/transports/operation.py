@@ -29,7 +29,7 @@ from bridge.telemetry.observation import (
     RequestObserver,
     unknown_request,
 )
-from bridge.transports.large import encoded
+from bridge.transports.json_body import encoded
 from bridge.transports.push_notifications import PushOperations
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, StreamTally, dump_copy
 

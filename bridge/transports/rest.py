@@ -18,7 +18,7 @@ from aiohttp.typedefs import Handler
 from bridge import errors
 from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
-from bridge.transports import blocking, large, sse
+from bridge.transports import blocking, sse
 from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
     A2A_JSON,
@@ -175,7 +175,7 @@ def _value(name: str, text: str) -> Any:
 async def _respond(request: web.Request, result: Any) -> web.StreamResponse:
     body = orjson.dumps({} if result is None else result)
     headers = {"Content-Type": media_type(request, A2A_JSON), **activated_extensions(request)}
-    return await large.respond(request, body, headers)
+    return await blocking.answer(request, body, headers)
 
 
 def respond_error(request: web.Request, error: dict[str, Any]) -> web.Response:

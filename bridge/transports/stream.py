@@ -18,7 +18,7 @@ from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
 from bridge.task.state import StatusUpdate, Update
 from bridge.task.transitions import TaskState
-from bridge.transports.large import LARGE, in_thread
+from bridge.transports.json_body import ENCODED_AT_ONCE, in_thread
 
 HEARTBEAT = 3.0  # seconds; the official Python client disconnects after 5 s of silence
 Batch = list[tuple[int, bytes]]
@@ -159,7 +159,7 @@ class Stream:
             return None
         if self.wire:
             arguments = self.codec, data, self.after
-            large = len(data) > LARGE
+            large = len(data) > ENCODED_AT_ONCE
             opening = self.wire.opening
             data = await in_thread(opening, *arguments) if large else opening(*arguments)
         return [(self.after, data)]

@@ -9,10 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import ContentTypeNotSupported, Forbidden, InvalidParams, WorkspaceError
-
-PATH_MAX = 4096  # bytes of a path that Linux takes, with the zero byte at its end
-NAME_MAX = 255  # bytes of a name in it
-MOST_NAMES = 512  # in a path; the time to resolve it grows with their square
+from bridge.files.folders import MOST_NAMES, NAME_MAX, PATH_MAX, is_possible
 
 
 class Workspaces:
@@ -84,14 +81,6 @@ class Workspaces:
         if found is None or not stat.S_ISREG(found.st_mode):
             raise refusal
         return Path(path), found.st_size
-
-
-def is_possible(path: str) -> bool:
-    """Whether a path from outside can be one of the system. Do not resolve it before this check."""
-    if len(path) >= PATH_MAX or len(data := os.fsencode(path)) >= PATH_MAX:
-        return False
-    names = data.split(b"/")
-    return len(names) <= MOST_NAMES and max(map(len, names)) <= NAME_MAX
 
 
 def obstacle(path: str) -> str | None:

@@ -50,7 +50,8 @@ _PAGE_HEADERS = {
 
 
 async def name_response(request: web.Request, response: web.StreamResponse) -> None:
-    """Send the id of the request with the response."""
+    """Send the id of the request with the response, and not the versions of the libraries."""
+    response.headers.pop("Server", None)
     if REQUEST.get():
         response.headers["X-Request-Id"] = observed().id
 

@@ -29,8 +29,7 @@ from bridge.transports import sse
 from bridge.transports.grpc.messages import POOL, StreamItems, decode, encode, message_class
 from bridge.transports.grpc.request import GrpcAgent, RpcRequest
 from bridge.transports.grpc.status import DETAILS, status_of
-from bridge.transports.json_body import AT_ONCE
-from bridge.transports.large import in_thread
+from bridge.transports.json_body import AT_ONCE, in_thread
 from bridge.transports.negotiation import (
     activated_extensions,
     check_extension,

@@ -53,7 +53,8 @@ def replaced(line: Json, path: tuple[str | int, ...], text: str) -> Json:
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = text
-    return changed
+    whole: Json = changed
+    return whole
 
 
 def hostile(line: str, seen: set[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bridge.errors import InvalidParams
+from bridge.files.folders import PATH_MAX
 from bridge.runtime.extension import Profile
 from bridge.runtime.router import _known
 from bridge.sandbox.denied import explain
@@ -20,7 +21,7 @@ from bridge.task import answers, text
 from bridge.task.approval_policy import Decision, Rule, decide
 from bridge.task.events import Option, Question, Text, ToolCall, bounded
 from bridge.task.message import Message, Role, TextPart
-from bridge.workspace.paths import PATH_MAX, Workspaces
+from bridge.workspace.paths import Workspaces
 from tests.support.cases import each
 from tests.support.hostile_text import FRAGMENTS, SHAPES, TURN, cpu_seconds, repeated, uses
 
