@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from bridge.a2a.card import Card
-from bridge.a2a.codec import Codec, Operation, Page
+from bridge.a2a.codec import Codec, Operation, Page, Seal
 from bridge.a2a.requests import ListParams, SendParams, TaskParams
 from bridge.auth.principal import Principal
 from bridge.auth.revocations import Hold, Revocations
@@ -263,7 +263,7 @@ class Operations:
         tasks = [whole.get(handle.task.id, handle.task) for handle in handles]
         tasks = [task for task in tasks if asked.state in (None, task.state)]  # by now
         encode = partial(_page, codec, asked, page)
-        size = sum(handle.size for handle in handles) if asked.include_artifacts else 0
+        size = sum(handle.size for handle in handles)
         return await durable(await encoded(encode, *tasks, size=size), *handles)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
@@ -308,13 +308,15 @@ async def _whole(codec: Codec, asked: TaskParams, handle: TaskHandle) -> Any:
     return await durable(await encoded(encode, await handle.whole(), size=handle.size), handle)
 
 
-def _page(codec: Codec, asked: ListParams, page: Page, *tasks: Task) -> dict[str, Any]:
-    return codec.encode_page(tasks, asked, page)
+def _page(codec: Codec, asked: ListParams, page: Page, *tasks: Task, **seal: Seal) -> Json:
+    return codec.encode_page(tasks, asked, page, **seal)
 
 
-def _first(codec: Codec, history_length: int | None, reset: bool, task: Task) -> dict[str, Any]:
+def _first(
+    codec: Codec, history_length: int | None, reset: bool, task: Task, **seal: Seal
+) -> dict[str, Any]:
     """The first item of a stream."""
-    item = codec.encode_sent(task, history_length)
+    item = codec.encode_sent(task, history_length, **seal)
     if reset:
         _mark_reset(item.get("task", item))
     return item
