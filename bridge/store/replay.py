@@ -20,6 +20,7 @@ from bridge.task.state import Task, Update
 log = logging.getLogger(__name__)
 
 PIECE = 64 * 1024  # bytes of events that are read and applied at once
+MANY = 256  # events that are applied at once: a piece may have thousands of short ones
 RECENT = 8 * 1024 * 1024  # stored bytes of the tasks that were requested last
 LEAST = 2048  # least bytes that a task counts
 
@@ -51,8 +52,10 @@ async def replay(
                 events, now = load_events(batch.events), moment(batch.time)
                 if lean and any(isinstance(event, Retracted) for event in events):
                     task, lean = await restored(store, task, number), False
-                for event in events:
+                for count, event in enumerate(events, 1):
                     updates += task.apply(bounded(event), now)
+                    if count % MANY == 0:
+                        await asyncio.sleep(0)
                 read.append(batch)
                 number = batch.number
         except Exception as error:  # damaged, or written by another version
