@@ -7,13 +7,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 
 from bridge.errors import ConfigurationError, DataLoss, TaskNotFound, Unavailable
 from bridge.store.changes import EventBatch
 from bridge.store.event_log import Entry
 from bridge.store.protocol import CANNOT_READ, DAMAGED, Store, TaskHead
 from bridge.store.serialization import load, load_events, moment
-from bridge.task.events import Retracted, bounded
+from bridge.task.events import Event, Retracted, bounded
 from bridge.task.message import Message
 from bridge.task.state import Task, Update
 
@@ -52,10 +53,7 @@ async def replay(
                 events, now = load_events(batch.events), moment(batch.time)
                 if lean and any(isinstance(event, Retracted) for event in events):
                     task, lean = await restored(store, task, number), False
-                for count, event in enumerate(events, 1):
-                    updates += task.apply(bounded(event), now)
-                    if count % MANY == 0:
-                        await asyncio.sleep(0)
+                await _apply(task, events, now, updates)
                 read.append(batch)
                 number = batch.number
         except Exception as error:  # damaged, or written by another version
@@ -68,6 +66,14 @@ async def replay(
         if lean:
             task.drop_content()
         await asyncio.sleep(0)
+
+
+async def _apply(task: Task, events: list[Event], now: datetime, updates: list[Update]) -> None:
+    """Apply the events, and add their updates to `updates`."""
+    for count, event in enumerate(events, 1):
+        updates += task.apply(bounded(event), now)
+        if count % MANY == 0:
+            await asyncio.sleep(0)
 
 
 def apply_batch(task: Task, batch: EventBatch) -> list[Update]:

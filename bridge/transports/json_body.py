@@ -29,6 +29,7 @@ MAX_TOKENS = 250_000  # strings, brackets and commas; a string of any length cou
 AT_ONCE = 64 * 1024  # bytes of JSON that are decoded on the event loop
 LARGE = ThreadPoolExecutor(1, "json")  # for larger bodies; one at a time, to leave a core free
 ENCODED_AT_ONCE = 1024 * 1024  # bytes of a task that is encoded on the event loop
+_MESSAGE = 1024  # bytes of text that take as long as a short message
 _ENCODER = ThreadPoolExecutor(1, "large-json")  # one at a time, too: the JSON takes memory
 _PIECE_OF_TEXT = 256 * 1024  # characters of a text that are encoded at once
 _FEW = 64  # members of a list that are encoded at once
@@ -169,10 +170,16 @@ async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
     return await asyncio.get_running_loop().run_in_executor(_ENCODER, call, *arguments)
 
 
+def is_large(size: int, *tasks: Task) -> bool:
+    """Whether the tasks, which take `size` bytes in the store, are too large to be encoded on the
+    event loop."""
+    return size + _MESSAGE * sum(len(task.history) for task in tasks) > ENCODED_AT_ONCE
+
+
 async def encoded(encode: Callable[..., Any], *tasks: Task, size: int) -> Any:
     """The JSON of the tasks, which take `size` bytes in the store, in their present state. If they
     are large, it is an orjson.Fragment."""
-    if size < ENCODED_AT_ONCE:
+    if not is_large(size, *tasks):
         return encode(*tasks)
     snapshots = [task.snapshot() for task in tasks]
     del tasks

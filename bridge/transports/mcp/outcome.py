@@ -15,7 +15,7 @@ from bridge.store.handle import durable
 from bridge.task.message import Message
 from bridge.task.state import Task
 from bridge.task.text import one_line
-from bridge.transports.json_body import ENCODED_AT_ONCE, in_thread
+from bridge.transports.json_body import in_thread, is_large
 from bridge.transports.mcp.news import log_lines
 from bridge.transports.mcp.results import (
     PIECE,
@@ -46,7 +46,7 @@ async def read_part(router: Router, task_id: str, part: str, principal: Principa
     handle = await router.get(task_id, principal)
     await durable(None, handle)
     task = await handle.whole()
-    if handle.size < ENCODED_AT_ONCE:
+    if not is_large(handle.size, task):
         return _part(task, part, handle.agent)
     return await in_thread(_part, task.snapshot(), part, handle.agent)
 
