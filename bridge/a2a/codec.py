@@ -85,7 +85,7 @@ INTERNAL_ERROR = (-32603, "INTERNAL_ERROR")
 
 
 Seal = Callable[[dict[str, Any]], Any]
-"""What becomes of a part of a large task: JSON takes less memory than objects."""
+"""Replaces a part of a large task by its JSON, which takes less memory than objects."""
 
 
 def _as_it_is(encoded: dict[str, Any]) -> dict[str, Any]:

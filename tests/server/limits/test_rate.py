@@ -376,7 +376,7 @@ def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 
 async def test_connections_without_credentials_give_way_to_others(tmp_path: Path) -> None:
     """All programs of a machine have one address, agents included."""
-    settings = {"bridge_token": "t" * 32, "bridge_max_connections": 16}
+    settings: dict[str, Any] = {"bridge_token": "t" * 32, "bridge_max_connections": 16}
     async with serving(tmp_path, **settings) as server, AsyncExitStack() as stack:
         host, port = server.url.removeprefix("http://").split(":")
 
