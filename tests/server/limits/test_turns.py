@@ -250,3 +250,10 @@ def test_a_line_of_the_audit_log_has_no_control_and_takes_no_time(tmp_path: Path
     assert all(character.isprintable() for line in lines for character in line)
     assert json.loads(lines[-1])["input"] == {"x": hostile}
     assert written == len(lines[-1]) + 1
+
+
+async def test_no_answer_names_the_libraries_of_the_server(workspace: Path) -> None:
+    async with serving(workspace, bridge_token=TOKEN) as server:
+        for place in ("/.well-known/agent-card.json", "/health", "/tasks", "/nothing"):
+            async with server.http.get(server.url + place) as response:
+                assert "Server" not in response.headers
