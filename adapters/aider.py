@@ -255,8 +255,8 @@ class Aider(Generic):
         """Take the lines above the question or the prompt, up to an empty line."""
         block: list[str] = []
         while self._own and (line := self._own.pop()).strip():
-            block.insert(0, line)
-        return block
+            block.append(line)
+        return block[::-1]
 
     def finished(self) -> Said:
         yield from self._ran()

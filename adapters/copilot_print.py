@@ -43,7 +43,7 @@ class CopilotPrint(PrintModeAdapter, like=Copilot):
     )
 
     def begin_turn(self) -> None:
-        self._streamed = ""  # of the message that is not confirmed yet
+        self._streamed: list[str] = []  # of the message that is not confirmed yet
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         own = options(
@@ -72,13 +72,13 @@ class CopilotPrint(PrintModeAdapter, like=Copilot):
 
     def _delta(self, event: Json) -> Said:
         text = as_string(event["data"]["deltaContent"])
-        self._streamed += text
+        self._streamed.append(text)
         yield from self.say(text)
 
     def _message(self, event: Json) -> Said:
         """A complete message: yields the part that was not streamed."""
         text = as_string(event["data"]["content"])
-        streamed, self._streamed = self._streamed, ""
+        streamed, self._streamed = "".join(self._streamed), []
         if not text.startswith(streamed):
             yield Retracted(len(streamed))
             streamed = ""
@@ -87,7 +87,7 @@ class CopilotPrint(PrintModeAdapter, like=Copilot):
         self.new_block = True
 
     def _retry(self, event: Json) -> Said:
-        streamed, self._streamed = self._streamed, ""
+        streamed, self._streamed = "".join(self._streamed), []
         self.new_block = True
         if streamed:
             yield Retracted(len(streamed))

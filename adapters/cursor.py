@@ -74,7 +74,7 @@ class Cursor(PrintModeAdapter, like=CursorAcp):
         return cls if config.force else CursorAcp
 
     def begin_turn(self) -> None:
-        self._streamed = ""  # since the last whole
+        self._streamed: list[str] = []  # since the last whole
         self._whole = ""  # the last one
         self._given: dict[str, Any] = {}  # to the tools, by the ids of their calls
 
@@ -104,10 +104,10 @@ class Cursor(PrintModeAdapter, like=CursorAcp):
         blocks = [one for one in event["message"]["content"] if one.get("type") == "text"]
         text = "".join(as_string(one["text"]) for one in blocks)
         if "timestamp_ms" in event and "model_call_id" not in event:
-            self._streamed += text
+            self._streamed.append(text)
             yield from self.say(text)
             return
-        streamed, self._streamed = self._streamed, ""
+        streamed, self._streamed = "".join(self._streamed), []
         repeated = text == self._whole or not text.startswith(streamed)
         self._whole = text
         if not repeated:

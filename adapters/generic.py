@@ -43,6 +43,8 @@ from bridge.task.events import (
 from ._plain import plain
 
 PROMPT = "{prompt}"
+_ENDING = 2048  # characters at the end of a line, in which the operator's patterns are searched
+_ANIMATION = 64 * 1024  # characters of an animated line, of which the end is shown
 _ANIMATED = re.compile(r"[\b\r]")
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])")
 ALLOW = Option("allow", "Allow", "allow_once")
@@ -191,10 +193,10 @@ class Generic(RunnerAdapter):
         if self._lines.terminal and _ANIMATED.search(text):
             return  # an animation, which the CLI overwrites
         yield from self._withdrawn()
-        if self._question and self._question.search(text):
+        if self._question and self._question.search(text[-_ENDING:]):
             self._shown = len(text)
             yield from self.ask(text)
-        elif self._end and self._end.search(text):
+        elif self._end and self._end.search(text[-_ENDING:]):
             self._shown = len(text)  # the next output continues this line
             yield from self._ready()
         elif not (self._lines.json or self.introducing):
@@ -205,9 +207,9 @@ class Generic(RunnerAdapter):
     def heard_pause(self, seconds: int) -> Said:
         if self._open or self._shown:
             return
-        if self._question and self._question.search(self._last):
+        if self._question and self._question.search(self._last[-_ENDING:]):
             yield from self.ask(self._last)
-        elif self._end and self._end.search(self._last):
+        elif self._end and self._end.search(self._last[-_ENDING:]):
             yield from self._ready()
         elif self.introducing and not self._heard and seconds >= self.silence:
             self._early = True
@@ -288,6 +290,7 @@ def _rendered(text: str) -> str:
     text = _CONTROL.sub("", text)
     if not _ANIMATED.search(text):
         return text
+    text = text[-_ANIMATION:]
     shown: list[str] = []
     at = 0
     for letter in text:

@@ -7,7 +7,7 @@ all versions share. Only codecs know the names of a version.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
@@ -84,6 +84,14 @@ ERRORS: Mapping[type[errors.BridgeError], tuple[int, str]] = {
 INTERNAL_ERROR = (-32603, "INTERNAL_ERROR")
 
 
+Seal = Callable[[dict[str, Any]], Any]
+"""Replaces a part of a large task by its JSON, which takes less memory than objects."""
+
+
+def _as_it_is(encoded: dict[str, Any]) -> dict[str, Any]:
+    return encoded
+
+
 class Codec(ABC):
     """One protocol version: its tables, and the shapes that differ between versions.
 
@@ -154,13 +162,16 @@ class Codec(ABC):
         """An object as the result of a send, or as an item of a stream. `kind`: "task", "message",
         "status-update" or "artifact-update"; `final`: the last item."""
 
-    def encode_sent(self, task: Task, history_length: int | None = None) -> dict[str, Any]:
+    def encode_sent(
+        self, task: Task, history_length: int | None = None, *, seal: Seal = _as_it_is
+    ) -> dict[str, Any]:
         """The result of a send: a task or, if the agent replied directly, a message. It is also
         the first item of a stream."""
         reply = status_message(task, task.reply)
         if reply:
             return self.encode_reply(reply)
-        return self.item("task", self.encode_task(task, history_length), final=False)
+        encoded = self.encode_task(task, history_length, seal=seal)
+        return self.item("task", encoded, final=False)
 
     def encode_reply(self, message: Message) -> dict[str, Any]:
         """The result of a send that is a message."""
@@ -194,16 +205,23 @@ class Codec(ABC):
         return {}
 
     def encode_task(
-        self, task: Task, history_length: int | None = None, with_artifacts: bool = True
+        self,
+        task: Task,
+        history_length: int | None = None,
+        with_artifacts: bool = True,
+        *,
+        seal: Seal = _as_it_is,
     ) -> dict[str, Any]:
+        """`seal`: applied to each message and artifact as soon as it is encoded."""
         said = status_message(task, task.status)
         newest = self.encode_message(said) if said else None
         messages = [
-            newest if message == said else self.encode_message(message)  # usually the last one
+            # Usually the last message is the newest one.
+            newest if newest and message == said else seal(self.encode_message(message))
             for message in history(task, history_length)
         ]
         kept = task.artifacts.values() if with_artifacts else ()
-        artifacts = [self._artifact(artifact.id, artifact) for artifact in kept]
+        artifacts = [seal(self._artifact(artifact.id, artifact)) for artifact in kept]
         return without_none(
             **self.kind("task"),
             id=task.id,
@@ -214,11 +232,13 @@ class Codec(ABC):
             metadata=task_metadata(task),
         )
 
-    def encode_page(self, tasks: Iterable[Task], asked: ListParams, page: Page) -> dict[str, Any]:
+    def encode_page(
+        self, tasks: Iterable[Task], asked: ListParams, page: Page, *, seal: Seal = _as_it_is
+    ) -> dict[str, Any]:
         """The result of a list. All members are always present (§3.1.4)."""
         return {
             "tasks": [
-                self.encode_task(task, asked.history_length, asked.include_artifacts)
+                self.encode_task(task, asked.history_length, asked.include_artifacts, seal=seal)
                 for task in tasks
             ],
             "nextPageToken": page.next_token,

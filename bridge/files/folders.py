@@ -19,6 +19,17 @@ from pathlib import Path
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 PASSAGE = 0o710  # the group can open entries by name, and cannot list them
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+PATH_MAX = 4096  # bytes of a path that Linux takes, with the zero byte at its end
+NAME_MAX = 255  # bytes of a name in it
+MOST_NAMES = 512  # in a path; the time to resolve it grows with their square
+
+
+def is_possible(path: str) -> bool:
+    """Whether a path from outside can be one of the system. Do not resolve it before this check."""
+    if len(path) >= PATH_MAX or len(data := os.fsencode(path)) >= PATH_MAX:
+        return False
+    names = data.split(b"/")
+    return len(names) <= MOST_NAMES and max(map(len, names)) <= NAME_MAX
 
 
 def open_folder(name: str | Path, parent: int | None = None) -> int:

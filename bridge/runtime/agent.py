@@ -22,7 +22,8 @@ class Agent:
     """The agent behind the contexts of one address. `sessions` makes its sessions.
 
     `idle_seconds`: how long an idle session is kept. `rules`: the operator's decisions on
-    questions. `patience`: seconds that a question waits for its answer; 0 = unlimited. `trust`:
+    questions. `patience`: seconds that a question waits for its answer; 0 = unlimited.
+    `most_bytes`: of a task in the store, and of its lines in the audit log; 0 = unlimited. `trust`:
     the policy for a repository's own settings; `warm`: the sessions that are started ahead of
     their tasks. `check` raises WorkspaceError if no CLI can work in a directory. `replies`: the
     agent may answer with a Message instead of a task. `observers` see the events of all tasks.
@@ -34,6 +35,7 @@ class Agent:
     steers: bool = False
     rules: tuple[Rule, ...] = ()
     patience: float = 0.0
+    most_bytes: int = 0
     audit: Audit = NO_AUDIT
     trust: ProjectConfigPolicy = TRUSTING
     warm: PrewarmPlan = NOTHING

@@ -17,6 +17,7 @@ from bridge.a2a.requests import Params, parse
 from bridge.adapter import Adapter, SessionOptions
 from bridge.errors import InvalidParams
 
+LONGEST = 100 * 1024  # characters of a message in which the keywords of a profile are searched
 OnDisconnect = Literal["continue", "cancel"]
 """The treatment of a task after its client left (BRIDGE_ON_DISCONNECT)."""
 
@@ -55,7 +56,7 @@ class Profile:
 
     def found_in(self, text: str) -> bool:
         words = "|".join(map(re.escape, self.keywords))
-        return bool(words and re.search(rf"\b(?:{words})\b", text, re.IGNORECASE))
+        return bool(words and re.search(rf"\b(?:{words})\b", text[:LONGEST], re.IGNORECASE))
 
 
 @dataclass(frozen=True, slots=True)

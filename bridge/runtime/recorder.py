@@ -118,7 +118,7 @@ class Recorder:
     ) -> None:
         task = handle.task
         if self._audit.active:
-            self._audit.events(task, events)
+            handle.audited += self._audit.events(task, events)
         for observer in self._observers:
             if observer.texts or any(type(event) is not Text for event in events):
                 observer.recorded(task, events, now)

@@ -29,6 +29,8 @@ from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store, TaskQuery
 from bridge.store.serialization import micros
 
+LONGEST_NAME = 100  # characters of an unknown name that are compared with the known ones
+
 
 class Router:
     """The agents behind one address, by id; the first is the default. `skills` maps each skill to
@@ -191,7 +193,7 @@ def _wishes(*metadata: Mapping[str, Any] | None) -> dict[str, str]:
 def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, 1)
+    near = difflib.get_close_matches(name[:LONGEST_NAME], known, 1)
     text = f"Unknown {what}; there are: {', '.join(known) or 'none'}."
     text += f" Did you mean {near[0]}?" if near else ""
     raise InvalidParams(text, [(f"metadata.bridge.{what}", text)])

@@ -214,6 +214,9 @@ class Turn:
             self._watch()
             if session and not state.terminal:
                 session.waiting(state.interrupted)
+        most = self._agent.most_bytes
+        if most and max(handle.size, handle.audited) > most and not state.terminal:
+            self.end(_too_large(most))
 
     def end(self, event: Event) -> None:
         """End the task. The CLI gets an interrupt after the commit: a crash between the two would
@@ -289,6 +292,11 @@ class Turn:
         else:
             answer, note = end
             self._settle(question, answer, Answered(answer), note)
+
+
+def _too_large(most: int) -> TimedOut:
+    text = f"The task took more than {most} bytes and was stopped (BRIDGE_MAX_TASK_BYTES sets the"
+    return TimedOut(f"{text} limit). The next message continues the conversation.", "task-size")
 
 
 def _failure(error: Exception, task_id: str) -> Failed:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
+from bridge.files.folders import is_possible
 from bridge.sandbox.landlock import DOTS, covers, is_inside
 
 DENIED = re.compile(
@@ -18,6 +20,8 @@ PATH = re.compile(
     r"""'(?P<single>/[^'\n]+)'|"(?P<double>/[^"\n]+)"|"""
     r"""(?<![\w.~/-])(?P<bare>/(?!/)[^\s'"`:,;()\[\]{}<>]+)"""
 )
+MOST_WORDS = 8_000  # characters of an error that are read; clients see no more
+MOST_PATHS = 16  # in them, since the search looks at the disk for each
 NEAR = 5  # lines after the error in which Node.js names the path
 WALLS = ("landlock", "bwrap")
 WRITE = "BRIDGE_SANDBOX_WRITE names further paths that it may write."
@@ -29,14 +33,16 @@ def explain(words: str, rules: Mapping[str, Any], ended: bool) -> tuple[str, str
     (see Sandbox.rules) failed with `words` because of them. `ended`: its process did, so that an
     error without a path counts, too."""
     profile = rules.get("profile")
+    words = words[:MOST_WORDS]
     if profile not in WALLS or not DENIED.search(words):
         return None
-    paths = list(_paths(words))
+    paths = list(islice(dict.fromkeys(filter(is_possible, _paths(words))), MOST_PATHS))
+    open_ = [*map(os.path.realpath, rules.get("write", ()))]
     for path in paths:
         if _is_hidden(path, rules):
             text = f"The sandbox ({profile}) hides a path that the agent wanted to read: {READ}"
             return text, path
-        writable = _is_below(path, rules.get("write", ()))
+        writable = _is_below(path, open_)
         if not writable and ("uid" in rules or _could_write(path)):
             text = f"The sandbox ({profile}) did not let the agent write a path: {WRITE}"
             return text, path
@@ -63,14 +69,15 @@ def _is_hidden(path: str, rules: Mapping[str, Any]) -> bool:
     """Whether the rules hide a path. One that does not exist in a private place was to be made."""
     real = os.path.realpath(path)
     hidden = [one for one in rules.get("hide", ()) if covers(one, real)]
-    if not hidden or _is_below(path, rules.get("show", ())):
+    if not hidden or _is_below(path, map(os.path.realpath, rules.get("show", ()))):
         return False
     return os.path.lexists(path) or not all(one.endswith(DOTS) for one in hidden)
 
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:
+    """`folders`: real paths."""
     real = os.path.realpath(path)
-    return any(is_inside(real, os.path.realpath(one)) for one in folders)
+    return any(is_inside(real, one) for one in folders)
 
 
 def _could_write(path: str) -> bool:

@@ -23,7 +23,7 @@ from bridge.files.home import Home, Index
 
 OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-_VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+_VARIABLE = re.compile(r"\$\{(\w++):-([^${}]*+)\}")
 
 NOTHING: Mapping[str, str] = {}
 Owner = tuple[int, int] | None  # the user and group that CLIs run as, if not the server's

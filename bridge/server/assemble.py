@@ -226,6 +226,7 @@ def make_runtime_agent(
         steers=adapter.steers,
         rules=settings.agent.rules,
         patience=settings.limits.question_timeout_ms / 1000,
+        most_bytes=settings.limits.max_task_bytes,
         audit=state.audit,
         trust=ProjectConfigPolicy(
             settings.agent.project_config, adapter.project_files, adapter.always_loaded

@@ -32,12 +32,16 @@ _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH", re.IGNORECA
 _NO_SECRET = re.compile(
     r"(?:_FILE|_PATH|_DIR|_URL|_ID|_SOCK|_HELPER|^BRIDGE_AUTH|^GIT_CONFIG_KEY_\d+)$", re.IGNORECASE
 )
+# Each alternative begins with a letter, so that a search skips most of a text, and no word is read
+# twice, however often it begins like a secret.
 _LOOKS_LIKE_ONE = (
-    r"\bsk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and others
-    r"|\bgh[pousr]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{40,}|\bglpat-[\w-]{20,}"
-    r"|\bxox[abprs]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|\bAIza[\w-]{35}"
-    r"|\beyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{16,}"  # a JWT
-    r"|(?<=Bearer )[A-Za-z0-9._~+/=-]{16,}"
+    r"sk-(?<!\wsk-)[A-Za-z0-9_-]{16,}+"  # OpenAI, Anthropic and others
+    r"|gh(?<!\wgh)[pousr]_[A-Za-z0-9]{30,}+|github_pat_(?<!\wgithub_pat_)\w{40,}+"
+    r"|glpat-(?<!\wglpat-)[\w-]{20,}+|xox(?<!\wxox)[abprs]-[\w-]{10,}+"
+    r"|AKIA(?<!\wAKIA)[0-9A-Z]{16}\b|AIza(?<!\wAIza)[\w-]{35}"
+    r"|eyJ(?<![\w-]eyJ)[\w-]{8,}+\.eyJ[\w-]{8,}+\.[\w-]{16,}+"  # a JWT
+    r"|\.eyJ[\w-]{8,}+(?:\.[\w-]{16,}+)++"  # one behind a hyphen, without its header
+    r"|Bearer [A-Za-z0-9._~+/=-]{16,}+"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 

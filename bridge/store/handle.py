@@ -41,7 +41,8 @@ class TaskHandle:
     that right by now. `shown`: a client knows the task, so that a direct reply of the agent can no
     longer replace it. `notifies`: the send that began it has a push config. `elsewhere`: another
     server writes it, and this handle follows. `begun`: the CLI may have seen its prompt. `batches`:
-    the number of appended event batches. `size`: bytes in the store. `renumbered`: the updates have
+    the number of appended event batches. `size`: bytes in the store; `audited`: in the audit log,
+    as far as this server wrote them. `renumbered`: the updates have
     other numbers here than at the server that wrote them. `reveal`: shows a hidden task at other
     servers; None if it is not hidden.
 
@@ -60,6 +61,7 @@ class TaskHandle:
     begun: bool = False
     batches: int = 0
     size: int = 0
+    audited: int = 0
     renumbered: bool = False
     reveal: Callable[[], None] | None = None
     back: Callable[[TaskHandle], Awaitable[Task]] | None = None

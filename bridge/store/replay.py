@@ -7,19 +7,21 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 
 from bridge.errors import ConfigurationError, DataLoss, TaskNotFound, Unavailable
 from bridge.store.changes import EventBatch
 from bridge.store.event_log import Entry
 from bridge.store.protocol import CANNOT_READ, DAMAGED, Store, TaskHead
 from bridge.store.serialization import load, load_events, moment
-from bridge.task.events import Retracted, bounded
+from bridge.task.events import Event, Retracted, bounded
 from bridge.task.message import Message
 from bridge.task.state import Task, Update
 
 log = logging.getLogger(__name__)
 
 PIECE = 64 * 1024  # bytes of events that are read and applied at once
+MANY = 256  # events that are applied at once: a piece may have thousands of short ones
 RECENT = 8 * 1024 * 1024  # stored bytes of the tasks that were requested last
 LEAST = 2048  # least bytes that a task counts
 
@@ -51,8 +53,7 @@ async def replay(
                 events, now = load_events(batch.events), moment(batch.time)
                 if lean and any(isinstance(event, Retracted) for event in events):
                     task, lean = await restored(store, task, number), False
-                for event in events:
-                    updates += task.apply(bounded(event), now)
+                await _apply(task, events, now, updates)
                 read.append(batch)
                 number = batch.number
         except Exception as error:  # damaged, or written by another version
@@ -65,6 +66,14 @@ async def replay(
         if lean:
             task.drop_content()
         await asyncio.sleep(0)
+
+
+async def _apply(task: Task, events: list[Event], now: datetime, updates: list[Update]) -> None:
+    """Apply the events, and add their updates to `updates`."""
+    for count, event in enumerate(events, 1):
+        updates += task.apply(bounded(event), now)
+        if count % MANY == 0:
+            await asyncio.sleep(0)
 
 
 def apply_batch(task: Task, batch: EventBatch) -> list[Update]:

@@ -22,6 +22,8 @@ HASTY = (
     "That answer came right after this question was asked and may have been meant for the question "
     "before, so nothing was decided. Answer again, or name the question by its questionId."
 )
+_MOST_CHOICES = 100  # options that one answer can name
+_LONGEST = 20_000  # characters of an answer in which the name of an option is looked for
 SHOWN_ANSWER = 200  # characters of a rejected answer in the hint
 _YES = ("yes", "yeah", "yep", "y", "ok", "okay", "sure")
 _GO = ("go ahead", "please go ahead", "proceed", "please proceed", "do it", "please do")
@@ -90,7 +92,7 @@ def read_answer(question: Question, message: Message) -> Answer | None:
     if chosen or (question.free_text and text):
         return Answer(question.id, text, tuple(chosen), message)
     begin = len(text) - len(text.lstrip(_AROUND))
-    refusal = _REFUSAL.fullmatch(text.translate(_QUOTES), begin)
+    refusal = _REFUSAL.fullmatch(text[:_LONGEST].translate(_QUOTES), begin)
     option = _of_kind(question, WORDS["no"]) if refusal else None
     if option and refusal:
         return Answer(question.id, text[refusal.start("reason") :].strip(), (option,), message)
@@ -154,8 +156,9 @@ def _chosen_by_text(question: Question, text: str) -> list[Option]:
     if one:
         return [one]
     if question.multiple:
-        several = [_named(question, piece) for piece in re.split(r"[,;\n]", text)]
-        if all(several):
+        pieces = re.split(r"[,;\n]", text, maxsplit=_MOST_CHOICES)
+        several = [_named(question, piece) for piece in pieces]
+        if len(pieces) <= _MOST_CHOICES and all(several):
             return [option for option in question.options if option in several]
     if question.kind in ("permission", "plan", "auth"):
         option = _of_kind(question, WORDS.get(_phrase(text), ()))
@@ -168,10 +171,11 @@ def _named(question: Question, text: str) -> Option | None:
     options, text = question.options, text.strip()
     same_id = [option for option in options if option.id == text]
     same_name = [option for option in options if option.name == text]
-    alike = [option for option in options if _normal(option.name) == _normal(text)]
     if same_id or same_name:
         return (same_id + same_name)[0]
-    return alike[0] if len(alike) == 1 else _numbered(question, _normal(text))
+    wanted = _normal(text)
+    alike = [option for option in options if _normal(option.name) == wanted]
+    return alike[0] if len(alike) == 1 else _numbered(question, wanted)
 
 
 def _numbered(question: Question, number: str) -> Option | None:
@@ -191,7 +195,7 @@ def _of_kind(question: Question, kinds: Iterable[OptionKind]) -> Option | None:
 
 def _plain(text: str) -> str:
     """`text` without the emphasis, quotes or full stop that a model puts around an answer."""
-    return text.translate(_QUOTES).strip(_AROUND)
+    return text[:_LONGEST].translate(_QUOTES).strip(_AROUND)
 
 
 def _normal(text: str) -> str:

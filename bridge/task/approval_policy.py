@@ -6,6 +6,9 @@ makes. The boundary is the sandbox.
 
 `deny` and `ask` look for a match in every reading of a request. `allow` needs exactly one reading:
 an input that could mean more than the pattern says does not match.
+
+An agent decides how long a request is. Only its first characters are read; where a rule could have
+matched the rest, a person decides.
 """
 
 from __future__ import annotations
@@ -15,9 +18,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Literal
 
-from bridge.task.shell_command import is_plain, line_of, readings
+from bridge.task.shell_command import LONGEST, is_plain, line_of, readings
 
 Decision = Literal["allow", "ask", "deny"]
 
@@ -41,6 +45,13 @@ _DEPTH = 6  # levels of containers in an input; an `allow` never matches a deepe
 _DOUBLE = re.compile(r"(^|/)(?:\*\*/)+")
 _ANY_FOLDER = re.compile(r"(^|/)(?:\*/)+")
 _FILE_NAME = re.compile(r"\S+\.\w{1,10}")
+_MOST_MEMBERS = 2_000  # of an input
+_MOST_WORDS = 2_000  # of a command that is a list
+_MOST_TEXT = 256 * 1024  # characters of values that patterns are compared with
+_PATH_MAX = 4096  # bytes of a path that the system has
+_MOST_NAMES = 512  # in a path that is resolved; the time grows with their square
+_MOST_PATHS = 16 * 1024  # characters of paths that are resolved
+_MOST_READINGS = 512 * 1024  # characters of all readings of the commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,8 @@ class Wish:
     """The action that an agent requests. `paths` are real and absolute; `guesses` are values of
     unknown members that could be paths, and paths before symbolic links. `places`: the working
     directory, as it is written and real. `sure_of_command` and `sure_of_paths`: whether the input
-    holds nothing that could change the meaning of the commands or the paths."""
+    holds nothing that could change the meaning of the commands or the paths. `cut`: it has more
+    than was read."""
 
     tools: tuple[str, ...]
     commands: tuple[str, ...]
@@ -78,11 +90,21 @@ class Wish:
     places: tuple[str, ...]
     sure_of_command: bool
     sure_of_paths: bool
+    cut: bool = False
 
     @cached_property
-    def readings(self) -> frozenset[str]:
-        """The readings of the commands. It takes time, and only `deny` and `ask` need it."""
-        return frozenset(one.casefold() for command in self.commands for one in readings(command))
+    def readings(self) -> tuple[frozenset[str], bool]:
+        """The readings of the commands without case, and whether these are all of them. It takes
+        time, and only `deny` and `ask` need it."""
+        found: set[str] = set()
+        left = _MOST_READINGS
+        for command in self.commands:
+            for reading in readings(command):
+                found.add(reading.casefold())
+                left -= len(reading) + 64  # the time for a short one
+                if left < 0:
+                    return frozenset(found), False
+        return frozenset(found), True
 
     @cached_property
     def likely(self) -> frozenset[str]:
@@ -98,37 +120,56 @@ def decide(
     `subject`: the subject of a permission request; `real` makes a real path of an absolute one.
     """
     wish = _wish(subject, cwd, real)
-    said = {rule.decision for rule in rules if _fits(rule, wish, cwd)}
+    said = {_said(rule, wish, cwd) for rule in rules}
     return next((one for one in ("deny", "ask", "allow") if one in said), "ask")
 
 
 def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> Wish:
     named = (subject.get("name"), subject.get("kind"))
-    found = [one for one in _members(subject.get("input")) if one[1] not in (None, False, "")]
+    found, cut = _first_members(subject.get("input"))
     commands = [value for name, value in found if name in _COMMANDS and isinstance(value, str)]
     given = [value for name, value in found if name in _PATHS and isinstance(value, str)]
     folders = [value for name, value in found if name in _FOLDERS]
     others = [(name, value) for name, value in found if name not in _COMMANDS | _PATHS | _FOLDERS]
     unknown = [value for name, value in others if name not in _REMARKS]
     guesses = [value for name, value in others if name not in _REMARKS | _CONTENTS]
+    paths = _Paths(cwd, real)
+    limited = [*((one, LONGEST) for one in commands), *((one, _PATH_MAX) for one in given)]
     here = (cwd, real(cwd))
-    at_home = all(isinstance(one, str) and _real(cwd, one, real) in here for one in folders)
+    at_home = all(isinstance(one, str) and paths.real(one) in here for one in folders)
     likely = [one for one in (*guesses, *folders) if isinstance(one, str) and _like_a_path(one)]
     return Wish(
         tuple(one for one in named if isinstance(one, str)),
-        tuple(commands),
-        tuple(_real(cwd, path, real) for path in given),
+        tuple(command[:LONGEST] for command in commands),
+        tuple(map(paths.real, given)),
         tuple(
             path
             for one in (*given, *likely)
-            for path in (_real(cwd, one, real), _below(cwd, one), _below(cwd, _slashes(one)))
+            for path in (paths.real(one), _below(cwd, one), _below(cwd, _slashes(one)))
         ),
         here,
         sure_of_command=not unknown and not given and at_home,
         sure_of_paths=all(map(_is_literal, given))
         and not (commands or any(map(_like_a_path, guesses)))
         and at_home,
+        cut=cut or paths.cut or any(len(one) > limit for one, limit in limited),
     )
+
+
+def _first_members(given: Any) -> tuple[list[tuple[str, Any]], bool]:
+    """The members of an input that patterns are compared with, and whether it has more."""
+    found: list[tuple[str, Any]] = []
+    left = _MOST_TEXT
+    members = _members(given)
+    for name, value in islice(members, _MOST_MEMBERS):
+        is_read = isinstance(value, str) and name not in _REMARKS | _CONTENTS
+        one = value[:left] if is_read else value
+        left -= len(value) if is_read else 0
+        if one not in (None, False, ""):
+            found.append((name, one))
+        if left < 0:
+            return found, True
+    return found, any(one is ... for _, one in found) or next(members, None) is not None
 
 
 def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -137,7 +178,9 @@ def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
         case list() | dict() if depth >= _DEPTH:
             yield "", ...
         case list() if name in _COMMANDS - {"commands"} and all(isinstance(w, str) for w in value):
-            yield name, line_of(value)
+            yield name, line_of(value[:_MOST_WORDS])
+            if len(value) > _MOST_WORDS:
+                yield "", ...
         case list():
             for one in value:
                 yield from _members(one, name, depth + 1)
@@ -152,11 +195,26 @@ def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
             yield name, value
 
 
-def _real(cwd: str, path: str, real: Callable[[str], str]) -> str:
-    try:
-        return real(_below(cwd, path))
-    except ValueError:  # no file can have this name
-        return _below(cwd, path)
+class _Paths:
+    """Resolves paths of an input, as long as it takes little time. `cut`: not all of them."""
+
+    def __init__(self, cwd: str, real: Callable[[str], str]) -> None:
+        self._cwd = cwd
+        self._real = real
+        self._left = _MOST_PATHS
+        self.cut = False
+
+    def real(self, path: str) -> str:
+        path = _below(self._cwd, path)
+        if len(path) > _PATH_MAX:  # no file can have this name
+            return path
+        self._left -= len(path)
+        takes_long = self._left < 0 or path.count("/") > _MOST_NAMES
+        self.cut = self.cut or takes_long
+        try:
+            return path if takes_long else self._real(path)
+        except ValueError:  # no file can have this name
+            return path
 
 
 def _is_literal(path: str) -> bool:
@@ -173,20 +231,24 @@ def _like_a_path(value: Any) -> bool:
     return separated or bool(_FILE_NAME.fullmatch(value))
 
 
-def _fits(rule: Rule, wish: Wish, cwd: str) -> bool:
+def _said(rule: Rule, wish: Wish, cwd: str) -> Decision | None:
+    """The decision of a rule that matches, and "ask" if a part that was not read could match."""
     allows = rule.decision == "allow"
     if rule.tool is not None and not any(fnmatchcase(one, rule.tool) for one in wish.tools):
-        return False
-    if rule.command is not None and not _command_fits(rule.command, wish, allows):
-        return False
-    return rule.path is None or _path_fits(rule.path, wish, cwd, allows)
+        return None
+    if (rule.command is None or _command_fits(rule.command, wish, allows)) and (
+        rule.path is None or _path_fits(rule.path, wish, cwd, allows)
+    ):
+        return rule.decision
+    unread = wish.cut or (rule.command is not None and not allows and not wish.readings[1])
+    return "ask" if unread and not allows else None
 
 
 def _path_fits(pattern: str, wish: Wish, cwd: str, allows: bool) -> bool:
     if allows:
         pattern = _below(_literally(cwd), pattern)
         fit = [fnmatchcase(path, pattern) for path in wish.paths]
-        return wish.sure_of_paths and bool(fit) and all(fit)
+        return wish.sure_of_paths and not wish.cut and bool(fit) and all(fit)
     return any(
         fnmatchcase(path, wanted)
         for place in wish.places
@@ -231,8 +293,8 @@ def _command_fits(pattern: str, wish: Wish, allows: bool) -> bool:
     if allows:
         plain = all(is_plain(command, pattern) for command in wish.commands)
         fit = [fnmatchcase(" ".join(command.split()), pattern) for command in wish.commands]
-        return wish.sure_of_command and bool(fit) and plain and all(fit)
-    return any(fnmatchcase(reading, pattern.casefold()) for reading in wish.readings)
+        return wish.sure_of_command and not wish.cut and bool(fit) and plain and all(fit)
+    return any(fnmatchcase(reading, pattern.casefold()) for reading in wish.readings[0])
 
 
 def _below(cwd: str, path: str) -> str:

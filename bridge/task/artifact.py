@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from bridge.task.events import ArtifactChunk
@@ -117,6 +117,11 @@ class Artifact:
             return self._parts
         self._pieces, self._loose = ["".join(self._pieces)], 0
         return [*self._parts, TextPart(self._pieces[0])]
+
+    def snapshot(self) -> Artifact:
+        """A copy that does not change when this artifact grows."""
+        pieces = None if self._pieces is None else [*self._pieces]
+        return replace(self, _parts=[*self._parts], _pieces=pieces)
 
     def drop_content(self) -> None:
         """Drop the content, except the end of a text that can still grow."""

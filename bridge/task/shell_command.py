@@ -17,7 +17,7 @@ _AT_START = re.compile(r"(?:^|\s)[#!~=%^]|[=:]~")
 _UPWARDS = re.compile(r"(?:^|[\s/=:'\"])\.\.(?:[/\s'\"]|$)")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=")
 _BETWEEN = re.compile(r"&&|\|\||\|&|[;&|\n\r(){}`]|\$\(")
-_REDIRECTION = re.compile(r"(?:\d+|&)?(?:<<<|<<-?|<>|>>|>\||[<>])&?\s*\S*")
+_REDIRECTION = re.compile(r"(?:(?<!\d)\d++|&)?(?:<<<|<<-?|<>|>>|>\||[<>])&?\s*\S*")
 _SPACE = re.compile(r"\$\{?IFS\}?")
 _SHELLS = frozenset("sh ash bash dash ksh mksh rbash yash zsh fish".split())
 _SYSTEM = frozenset(
@@ -40,14 +40,14 @@ _EVALUATORS = _SHELLS | frozenset(
 )
 """Programs whose arguments may be commands."""
 _DEPTH = 2  # levels of commands in commands
-_LONGEST = 16 * 1024  # characters of a command; the words of a longer one would take too long
+LONGEST = 16 * 1024  # characters of a command; the words of a longer one would take too long
 _SUFFIXES = 40  # words of a wrapper's command line that may be where its command begins
 
 
 def is_plain(command: str, pattern: str) -> bool:
     """Whether `command` is one program with literal arguments. An assignment or a wrapper before
     the program must stand in `pattern` literally."""
-    if len(command) > _LONGEST:
+    if len(command) > LONGEST:
         return False
     if not command.replace("\t", " ").isprintable():  # a shell splits words at fewer kinds of space
         return False
@@ -122,7 +122,7 @@ def _without_assignments(words: list[str]) -> list[str]:
 
 def _words(text: str) -> list[str]:
     try:
-        if len(text) <= _LONGEST:
+        if len(text) <= LONGEST:
             return shlex.split(text)
     except ValueError:  # cut inside of quotation marks
         pass

@@ -9,6 +9,7 @@ status updates, for a reader only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import assert_never
@@ -125,6 +126,13 @@ class Task:
         outline.status, outline.reported = self.status, self.reported
         outline.history = self.history
         return outline
+
+    def snapshot(self) -> Task:
+        """A copy that another thread can read while this task changes."""
+        snapshot = copy(self)
+        snapshot.history, snapshot.reported = [*self.history], [*self.reported]
+        snapshot.artifacts = {name: one.snapshot() for name, one in self.artifacts.items()}
+        return snapshot
 
     def drop_content(self) -> None:
         """Free the content. Later updates stay the same, except those of Retracted."""

@@ -15,7 +15,9 @@ STRING_CHARS = 4_000  # characters of one string in it, so that other members su
 DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
 # C0 and C1 controls, and the bidi controls that change the visible order of a line.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# The same in JSON, which has no C0 controls, with the separators and the marks without a width.
+_INVISIBLE = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 # Characters that a terminal does not print: ESC sequences (CSI, OSC, DCS …) and those controls.
 _UNPRINTED = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b.|" + _CONTROL.pattern,
@@ -35,6 +37,11 @@ def exact(text: str, limit: int = MESSAGE_CHARS) -> str:
     shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text[:limit])
     left = len(text) - limit
     return f"{shown}… ({left} more characters are not shown)" if left > 0 else shown
+
+
+def escaped(line: str) -> str:
+    """A line of JSON in which no character controls a terminal or the order of the others."""
+    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 def one_line(text: str) -> str:

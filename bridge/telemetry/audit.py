@@ -24,7 +24,7 @@ from bridge.errors import ConfigurationError
 from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, ToolCall
 from bridge.task.message import AnswerWay, Message
 from bridge.task.state import Task
-from bridge.task.text import capped
+from bridge.task.text import capped, escaped, one_line
 from bridge.telemetry.log_context import NO_CLIENT, TASKS
 from bridge.telemetry.observation import REQUEST, observed
 
@@ -55,10 +55,11 @@ class Audit:
             self._file = opened
         self._clean = clean
 
-    def note(self, what: str, task: Task, principal: str, **facts: Any) -> None:
-        """`principal`: the actor; for actions of the agent, the owner of its task."""
+    def note(self, what: str, task: Task, principal: str, **facts: Any) -> int:
+        """`principal`: the actor; for actions of the agent, the owner of its task. Returns the
+        bytes of the line."""
         whose = {"task": task.id, "context": task.context_id, "principal": principal}
-        self._write(what, {**whose, "request_id": _request(), **facts})
+        return self._write(what, {**whose, "request_id": _request(), **facts})
 
     def auth_failed(self, peer: str, scheme: str, cause: str, **facts: Any) -> None:
         """A client that was not authenticated. `more`: how many like it were not written down."""
@@ -85,33 +86,31 @@ class Audit:
         """Whether there is an audit log."""
         return self._file is not None
 
-    def events(self, task: Task, events: Iterable[Event]) -> None:
+    def events(self, task: Task, events: Iterable[Event]) -> int:
         """Log the events of a task. The request of an answer is the one that answered; that of
-        other events is the one that began the task."""
+        other events is the one that began the task. Returns the bytes of the lines."""
         began = {"request_id": TASKS.request_of(task.id)}
-        for event in events:
-            match event:
-                case ToolCall():
-                    self.note(
-                        "tool",
-                        task,
-                        task.owner,
-                        **began,
-                        tool=event.name,
-                        input=capped(event.input)[0],
-                    )
-                case Question():
-                    facts = {**began, "question": event.id, "text": capped(event.text)[0]}
-                    subject = capped(event.subject)[0]
-                    self.note("asked", task, task.owner, **facts, subject=subject)
-                case Answered(answer):
-                    chosen = [option.id for option in answer.options]
-                    facts = {} if answer.by not in NO_CLIENT else began
-                    facts = {**facts, "question": answer.question_id, "options": chosen}
-                    facts |= _way(answer)
-                    self.note("answered", task, answer.by, **facts, text=capped(answer.text)[0])
-                case _ if isinstance(event, ENDINGS):
-                    self.note("ended", task, task.owner, **began, state=task.state.value)
+        return sum(self._event(task, event, began) for event in events)
+
+    def _event(self, task: Task, event: Event, began: dict[str, Any]) -> int:
+        match event:
+            case ToolCall():
+                facts = {"tool": one_line(event.name), "input": capped(event.input)[0]}
+                return self.note("tool", task, task.owner, **began, **facts)
+            case Question():
+                facts = {**began, "question": capped(event.id)[0], "text": capped(event.text)[0]}
+                subject = capped(event.subject)[0]
+                return self.note("asked", task, task.owner, **facts, subject=subject)
+            case Answered(answer):
+                chosen = [option.id for option in answer.options]
+                facts = {} if answer.by not in NO_CLIENT else began
+                facts = {**facts, "question": capped(answer.question_id)[0]}
+                facts["options"] = capped(chosen)[0]
+                facts |= _way(answer)
+                return self.note("answered", task, answer.by, **facts, text=capped(answer.text)[0])
+            case _ if isinstance(event, ENDINGS):
+                return self.note("ended", task, task.owner, **began, state=task.state.value)
+        return 0
 
     @property
     def problem(self) -> str | None:
@@ -125,13 +124,14 @@ class Audit:
             os.close(self._file)
             self._file = None
 
-    def _write(self, what: str, facts: dict[str, Any]) -> None:
+    def _write(self, what: str, facts: dict[str, Any]) -> int:
+        """Returns the bytes of the line."""
         if self._file is None:
-            return
+            return 0
         begin = {"time": datetime.now(UTC).isoformat(), "what": what}
         binding = observed().binding if REQUEST.get() else None
         facts = {**begin, "via": binding, **facts}  # an answer through MCP says more
-        line = self._clean(orjson.dumps(facts, default=str).decode())
+        line = escaped(self._clean(orjson.dumps(facts, default=str).decode()))
         data = line.encode("utf-8", "replace") + b"\n"
         if self._cut_short:
             data = b"\n" + data
@@ -140,7 +140,7 @@ class Audit:
             if written == len(data):
                 self._problem = None
                 self._cut_short = False
-                return
+                return len(data)
             self._cut_short = written > 0 or self._cut_short
             problem = "a line was cut"
         except OSError as error:
@@ -148,6 +148,7 @@ class Audit:
         if self._problem is None:
             log.error("the audit log cannot be written", extra={"reason": problem})
         self._problem = f"the audit log cannot be written: {problem}"
+        return len(data)
 
 
 def _open(path: Path) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from bridge.task.text import escaped
 from bridge.telemetry.log_events import EVENTS, OTHER
 
 LONGEST = 16 * 1024  # bytes of a line
@@ -92,15 +93,15 @@ class JsonFormatter(LineFormatter):
     a secret could otherwise reach beyond the end of a text."""
 
     def _line(self, members: dict[str, Any]) -> str:
-        line = orjson.dumps(members)
+        line = _dumped(members)
         for most in CUTS:
             if len(line) <= LONGEST:
                 break
             cut = {name: _shortened(value, most) for name, value in members.items()}
-            line = orjson.dumps({**cut, "cut": True})
+            line = _dumped({**cut, "cut": True})
         if len(line) > LONGEST:  # very many members or elements
             cut = {name: _shortened(members[name], CUTS[-1]) for name in _FIRST}
-            line = orjson.dumps({**cut, "cut": True})
+            line = _dumped({**cut, "cut": True})
         return line.decode()
 
 
@@ -122,6 +123,10 @@ class TextFormatter(LineFormatter):
 def priority(level: int) -> int:
     """The priority of syslog for a level of the log."""
     return next((one for least, one in _PRIORITIES if level >= least), 7)
+
+
+def _dumped(members: Mapping[str, Any]) -> bytes:
+    return escaped(orjson.dumps(members).decode()).encode()
 
 
 def _as_text(value: Any) -> str:

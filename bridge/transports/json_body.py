@@ -1,4 +1,8 @@
-"""The body of a request as JSON, within limits that all parsers agree on."""
+"""The body of a request as JSON, within limits that all parsers agree on, and large results.
+
+To encode a large task takes a second. A thread does it in pieces, between which the event loop can
+run.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,30 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from bridge import errors
+from bridge.task.state import Task
 from bridge.transports.negotiation import declares_json
+
+T = TypeVar("T")
 
 MAX_DEPTH = 64  # levels of nested JSON in a request
 MAX_TOKENS = 250_000  # strings, brackets and commas; a string of any length counts as one
 AT_ONCE = 64 * 1024  # bytes of JSON that are decoded on the event loop
 LARGE = ThreadPoolExecutor(1, "json")  # for larger bodies; one at a time, to leave a core free
+ENCODED_AT_ONCE = 1024 * 1024  # bytes of a task that is encoded on the event loop
+_MESSAGE = 1024  # bytes of text that take as long as a short message
+_ENCODER = ThreadPoolExecutor(1, "large-json")  # one at a time, too: the JSON takes memory
+_PIECE_OF_TEXT = 256 * 1024  # characters of a text that are encoded at once
+_FEW = 64  # members of a list that are encoded at once
+_DEEPEST = 8  # levels in which large texts are looked for: those of a page with artifacts
 _FORMS = frozenset({"text/plain", "multipart/form-data", "application/x-www-form-urlencoded"})
 """The media types that a web page may send to any site without a preflight request."""
 _TOO_LARGE = "The body exceeds BRIDGE_MAX_BODY_BYTES."
@@ -148,3 +161,65 @@ def _outside_of_strings(body: bytes) -> Iterator[bytes]:
         end = string.end()
     for start in range(end, len(body), _PIECE):
         yield body[start : start + _PIECE]
+
+
+# --- results -----------------------------------------------------------------------------------
+
+
+async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_ENCODER, call, *arguments)
+
+
+def is_large(size: int, *tasks: Task) -> bool:
+    """Whether the tasks, which take `size` bytes in the store, are too large to be encoded on the
+    event loop."""
+    return size + _MESSAGE * sum(len(task.history) for task in tasks) > ENCODED_AT_ONCE
+
+
+async def encoded(encode: Callable[..., Any], *tasks: Task, size: int) -> Any:
+    """The JSON of the tasks, which take `size` bytes in the store, in their present state. If they
+    are large, it is an orjson.Fragment."""
+    if not is_large(size, *tasks):
+        return encode(*tasks)
+    snapshots = [task.snapshot() for task in tasks]
+    del tasks
+    return await in_thread(_fragment, encode, snapshots)
+
+
+def _fragment(encode: Callable[..., Any], tasks: list[Task]) -> orjson.Fragment:
+    """Also frees the tasks: to free a hundred thousand updates takes a turn of its own."""
+    found = orjson.Fragment(b"".join(pieces(encode(*tasks, seal=_sealed))))
+    tasks.clear()
+    return found
+
+
+def _sealed(encoded: dict[str, Any]) -> orjson.Fragment:
+    long = any(len(part.get("text", "")) > _PIECE_OF_TEXT for part in encoded["parts"])
+    return orjson.Fragment(b"".join(pieces(encoded)) if long else orjson.dumps(encoded))
+
+
+def pieces(value: Any, depth: int = 0) -> Iterator[bytes]:
+    """The JSON of `value`. A call of orjson keeps the interpreter to itself until it returns."""
+    match value:
+        case str() if len(value) > _PIECE_OF_TEXT:
+            yield b'"'
+            for start in range(0, len(value), _PIECE_OF_TEXT):
+                yield orjson.dumps(value[start : start + _PIECE_OF_TEXT])[1:-1]
+            yield b'"'
+        case dict() if depth < _DEEPEST and value:
+            for number, (name, one) in enumerate(value.items()):
+                yield b"%b%b:" % (b"," if number else b"{", orjson.dumps(name))
+                yield from pieces(one, depth + 1)
+            yield b"}"
+        case list() if len(value) > _FEW:
+            for start in range(0, len(value), _FEW):
+                some = orjson.dumps(value[start : start + _FEW])
+                yield (b"," if start else b"[") + some[1:-1]
+            yield b"]"
+        case list() if depth < _DEEPEST and value:
+            for number, one in enumerate(value):
+                yield b"," if number else b"["
+                yield from pieces(one, depth + 1)
+            yield b"]"
+        case _:
+            yield orjson.dumps(value)

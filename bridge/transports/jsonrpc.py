@@ -76,8 +76,9 @@ class JsonRpc:
                 return await sse.respond(request, result, failed, before, b"}")
             if isinstance(result, Pending):
                 return await _respond_pending(request, codec, request_id, result)
-            body = {"jsonrpc": "2.0", "id": request_id, "result": result}
-            return _respond(body, headers=activated_extensions(request) if codec.extended else None)
+            body = orjson.dumps({"jsonrpc": "2.0", "id": request_id, "result": result})
+            named = activated_extensions(request) if codec.extended else {}
+            return await blocking.answer(request, body, {"Content-Type": JSON, **named})
         except errors.InvalidRequest as error:
             if error.body is not None:
                 request_id = id_of(error.body)

@@ -12,8 +12,8 @@ from typing import Any
 from aiohttp import web
 
 from bridge.a2a.card import Card
-from bridge.a2a.codec import Codec, Operation
-from bridge.a2a.requests import SendParams
+from bridge.a2a.codec import Codec, Operation, Page, Seal
+from bridge.a2a.requests import ListParams, SendParams, TaskParams
 from bridge.auth.principal import Principal
 from bridge.auth.revocations import Hold, Revocations
 from bridge.errors import DataLoss, TaskNotFound
@@ -29,6 +29,7 @@ from bridge.telemetry.observation import (
     RequestObserver,
     unknown_request,
 )
+from bridge.transports.json_body import encoded
 from bridge.transports.push_notifications import PushOperations
 from bridge.transports.stream import KEEP_ALIVE, KeepAlive, Stream, StreamTally, dump_copy
 
@@ -221,7 +222,7 @@ class Operations:
             settled = partial(self._settled, codec, asked, caller.principal, sent=sent, task=task)
             return Pending(settled, self._keep_alive)
         handle.show()
-        return await durable(codec.encode_sent(task, asked.history_length), handle)
+        return await _sent(codec, asked, task, handle)
 
     async def _settled(
         self, codec: Codec, asked: SendParams, principal: Principal, *, sent: Sent, task: Task
@@ -239,14 +240,13 @@ class Operations:
         answer = quick_answer(task, self._fast_path)
         if answer:
             return codec.encode_reply(answer)
-        return await durable(codec.encode_sent(task, asked.history_length), sent.handle)
+        return await _sent(codec, asked, task, sent.handle)
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         handle = await self._tasks.get(asked.task_id, caller.principal)
         _note(caller, handle)
-        task = await handle.whole()
-        return await durable(codec.encode_task(task, asked.history_length), handle)
+        return await _whole(codec, asked, handle)
 
     async def _list(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_list(params)
@@ -262,14 +262,15 @@ class Operations:
             handles, page = await self._tasks.list(asked, caller.principal)  # the current page
         tasks = [whole.get(handle.task.id, handle.task) for handle in handles]
         tasks = [task for task in tasks if asked.state in (None, task.state)]  # by now
-        return await durable(codec.encode_page(tasks, asked, page), *handles)
+        encode = partial(_page, codec, asked, page)
+        size = sum(handle.size for handle in handles)
+        return await durable(await encoded(encode, *tasks, size=size), *handles)
 
     async def _cancel(self, codec: Codec, params: Json, caller: Caller) -> Any:
         asked = codec.decode_task(params)
         handle = await self._tasks.cancel(asked.task_id, caller.principal)
         _note(caller, handle)
-        task = await handle.whole()
-        return await durable(codec.encode_task(task, asked.history_length), handle)
+        return await _whole(codec, asked, handle)
 
     async def _card(self, codec: Codec, params: Json, caller: Caller) -> Any:
         if self._extended_card is None:
@@ -289,13 +290,36 @@ class Operations:
             return Stream(codec, handle, None, seen, ends_on_question)
         task = await handle.whole()
         # No await between these lines: the snapshot has all updates up to `after`.
-        encoded = codec.encode_sent(task, history_length)
         stream = Stream(codec, handle, b"", handle.log.last, ends_on_question)
-        if seen is not None or handle.renumbered:  # the client's copy is not valid
-            _mark_reset(encoded.get("task", encoded))
-        over = stream.ends(handle.task.state)
-        first = await durable(dump_copy(encoded), handle)
-        return replace(stream, first=first, over=over)
+        stream.over = stream.ends(handle.task.state)
+        reset = seen is not None or handle.renumbered  # the client's copy is not valid
+        first = encoded(partial(_first, codec, history_length, reset), task, size=handle.size)
+        stream.first = await durable(dump_copy(await first), handle)
+        return stream
+
+
+async def _sent(codec: Codec, asked: SendParams, task: Task, handle: TaskHandle) -> Any:
+    encode = partial(codec.encode_sent, history_length=asked.history_length)
+    return await durable(await encoded(encode, task, size=handle.size), handle)
+
+
+async def _whole(codec: Codec, asked: TaskParams, handle: TaskHandle) -> Any:
+    encode = partial(codec.encode_task, history_length=asked.history_length)
+    return await durable(await encoded(encode, await handle.whole(), size=handle.size), handle)
+
+
+def _page(codec: Codec, asked: ListParams, page: Page, *tasks: Task, **seal: Seal) -> Json:
+    return codec.encode_page(tasks, asked, page, **seal)
+
+
+def _first(
+    codec: Codec, history_length: int | None, reset: bool, task: Task, **seal: Seal
+) -> dict[str, Any]:
+    """The first item of a stream."""
+    item = codec.encode_sent(task, history_length, **seal)
+    if reset:
+        _mark_reset(item.get("task", item))
+    return item
 
 
 async def _observed(request: Observation, answer: Awaitable[Any]) -> Any:

@@ -129,7 +129,7 @@ class Rest:
                 **activated_extensions(request),
             }
             return await blocking.respond(request, result, headers, orjson.dumps, _cut)
-        return _respond(request, codec, result)
+        return await _respond(request, codec, result)
 
 
 def _cut(error: Exception) -> None:
@@ -166,12 +166,11 @@ def _value(name: str, text: str) -> Any:
     return _FLAGS.get(text, text) if name == "includeArtifacts" else text
 
 
-def _respond(request: web.Request, codec: Codec, body: Any) -> web.Response:
-    return web.Response(
-        body=orjson.dumps({} if body is None else body),
-        headers=activated_extensions(request),
-        content_type=media_type(request, codec.media_type),
-    )
+async def _respond(request: web.Request, codec: Codec, result: Any) -> web.StreamResponse:
+    body = orjson.dumps({} if result is None else result)
+    kind = media_type(request, codec.media_type)
+    headers = {"Content-Type": kind, **activated_extensions(request)}
+    return await blocking.answer(request, body, headers)
 
 
 def respond_error(request: web.Request, error: dict[str, Any]) -> web.Response:

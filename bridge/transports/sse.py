@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
@@ -102,6 +103,8 @@ async def _respond(
             async for batch in batches:
                 for piece in pieces(batch, before, after) if batch else (_PING,):
                     await response.write(piece)
+                    if len(piece) == PIECE:  # of a long frame: a quick reader never lets this wait
+                        await asyncio.sleep(0)
         await response.write_eof()
     except ConnectionError:
         pass

@@ -18,6 +18,7 @@ from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
 from bridge.task.state import StatusUpdate, Update
 from bridge.task.transitions import TaskState
+from bridge.transports.json_body import ENCODED_AT_ONCE, in_thread
 
 HEARTBEAT = 3.0  # seconds; the official Python client disconnects after 5 s of silence
 Batch = list[tuple[int, bytes]]
@@ -127,7 +128,7 @@ class Stream:
             async for _ in self.beginning:
                 yield None
             self.beginning = None  # the stream may stay open for days
-        for opening in self._opening():
+        if opening := await self._opening():
             self._count(opening)
             yield opening
         if self.over:
@@ -148,15 +149,20 @@ class Stream:
             self.tally.items[self.binding] += len(batch)
         return True
 
-    def _opening(self) -> Iterator[Batch]:
-        """The items before the updates of the task."""
+    async def _opening(self) -> Batch | None:
+        """The item before the updates of the task."""
         if self.handle.task.reply and not self.handle.shown:
             self.over = True
             self.first = orjson.dumps(self.codec.encode_sent(self.handle.task))
-        if self.first is not None:
-            wire, data = self.wire, self.first
-            yield [(self.after, wire.opening(self.codec, data, self.after) if wire else data)]
-            self.first = None
+        data, self.first = self.first, None
+        if data is None:
+            return None
+        if self.wire:
+            arguments = self.codec, data, self.after
+            large = len(data) > ENCODED_AT_ONCE
+            opening = self.wire.opening
+            data = await in_thread(opening, *arguments) if large else opening(*arguments)
+        return [(self.after, data)]
 
     def _rendered(self, batch: Sequence[Entry[Update]]) -> tuple[Batch, bool]:
         """The batch up to the entry that ends the stream, and whether there is such an entry."""

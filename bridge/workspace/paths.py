@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from bridge.errors import ContentTypeNotSupported, Forbidden, InvalidParams, WorkspaceError
+from bridge.files.folders import MOST_NAMES, NAME_MAX, PATH_MAX, is_possible
 
 
 class Workspaces:
@@ -41,6 +42,9 @@ class Workspaces:
             return self.default if inside else self.resolve(next(iter(within or ())), within)
         if not isinstance(cwd, str) or not cwd or "\0" in cwd:
             raise InvalidParams("metadata.bridge.cwd is not a path", [("cwd", "not a path")])
+        if not is_possible(cwd):
+            text = f"has more than {PATH_MAX} bytes, {NAME_MAX} in a name, or {MOST_NAMES} names"
+            raise InvalidParams(f"metadata.bridge.cwd {text}", [("cwd", text)])
         path = os.path.realpath(os.path.join(self.default, cwd))
         if not self.contains(path) or not (within is None or _is_below(path, within)):
             text = "metadata.bridge.cwd is outside the directories that this server allows"
@@ -57,6 +61,8 @@ class Workspaces:
         """
         problem = "names no file in the workspace"
         refusal = InvalidParams(f"A file: URL {problem}.", [("url", problem)])
+        if len(url) > 3 * PATH_MAX + len("file://localhost"):  # each byte may be written as %2F
+            raise refusal
         try:
             parsed = urlsplit(url)
         except ValueError:  # half of an IPv6 address
@@ -64,7 +70,7 @@ class Workspaces:
         if parsed.netloc not in ("", "localhost"):
             raise ContentTypeNotSupported("A file: URL must name no host, or localhost.")
         named = unquote(parsed.path)
-        if "\0" in named or not named.startswith("/"):
+        if "\0" in named or not (named.startswith("/") and is_possible(named)):
             raise refusal
         path = os.path.realpath(named)
         try:

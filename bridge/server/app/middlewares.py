@@ -17,6 +17,7 @@ from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 from bridge.server.app.sites import CARD_PATHS, Sites
 from bridge.telemetry.observation import REQUEST, observed
+from bridge.transports.listener.connection_limits import Connection
 from bridge.transports.negotiation import prefers_html, retry_after
 from bridge.transports.operation import PRINCIPAL
 from bridge.transports.rest import encode_error, respond_error, respond_unrouted
@@ -50,7 +51,8 @@ _PAGE_HEADERS = {
 
 
 async def name_response(request: web.Request, response: web.StreamResponse) -> None:
-    """Send the id of the request with the response."""
+    """Send the id of the request with the response, and not the versions of the libraries."""
+    response.headers.pop("Server", None)
     if REQUEST.get():
         response.headers["X-Request-Id"] = observed().id
 
@@ -113,6 +115,8 @@ def authentication(identity: Identify) -> Any:
             return response
         if principal:
             request[PRINCIPAL] = principal
+            if isinstance(request.protocol, Connection):
+                request.protocol.known = True
             REQUEST.set(replace(observed(), principal=principal.id))
             return await handler(request)
         response = respond_error(request, encode_error(Unauthenticated(UNAUTHENTICATED)))

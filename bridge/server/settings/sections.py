@@ -247,6 +247,9 @@ class LimitsSettings(Section, alias_generator=prefixed("bridge_")):
     """Maximum size in bytes of a file inside a message, after base64 decoding."""
     max_file_bytes: Count = 25 * 1024 * 1024
     """Maximum size in bytes of a workspace file that a message refers to."""
+    max_task_bytes: Limit = 64 * 1024 * 1024
+    """Maximum size in bytes of one task in the store, and of its lines in the audit log; 0 =
+    unlimited. A larger task fails; the next message continues the conversation."""
     max_line_bytes: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024
     """Maximum length in bytes of a line of CLI output. Longer lines are truncated."""
 

@@ -23,7 +23,7 @@ END_STATES = ("completed", "canceled", "rejected", "failed")
 REASONS = (
     *("adapter-error", "agent-error", "api-error", "auth", "configuration", "exit", "internal"),
     *("launch", "limit", "node-lost", "protocol", "restart", "session-lost", "shutdown", "start"),
-    *("timeout", "workspace"),
+    *("task-size", "timeout", "workspace"),
 )
 """The reasons of failed tasks that have a label of their own; all others are OTHER. A task with
 another end has an empty reason."""

@@ -11,7 +11,7 @@ from bridge.telemetry.tracing.catalog import SpanKind, Value
 from bridge.telemetry.tracing.context import TraceContext
 
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_ATTRIBUTE = re.compile(r"\{(.+)\}")
+_ATTRIBUTE = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,16 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from bridge.auth.token_bucket import RateLimitedLogs
-from bridge.errors import TooManyRequests
+from bridge.errors import InvalidRequest, TooManyRequests
 from bridge.transports.grpc.messages import message_class
+from bridge.transports.grpc.request import Messages, address_of
 
 log = logging.getLogger(__name__)
 log.addFilter(RateLimitedLogs())
 
 HEALTH = "grpc.health.v1.Health"
 MOST_WATCHERS = 100  # open calls of Watch; they have no principal with a quota
+MESSAGE_WITHIN = 10.0  # seconds for the message of a call
 POLL = 1.0  # seconds between two checks of the state for Watch
 _REQUEST = message_class(f"{HEALTH}CheckRequest")
 _RESPONSE = message_class(f"{HEALTH}CheckResponse")
@@ -35,6 +37,7 @@ class Health:
         self._serves = serves
         self._services = services | {""}
         self._watchers = 0
+        self._messages = Messages(MESSAGE_WITHIN)
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
@@ -45,21 +48,25 @@ class Health:
         return grpc.method_handlers_generic_handler(
             HEALTH,
             {
-                "Check": grpc.unary_unary_rpc_method_handler(partial(self._guarded, self._check)),
-                "Watch": grpc.unary_stream_rpc_method_handler(partial(self._guarded, self._watch)),
+                "Check": grpc.stream_stream_rpc_method_handler(partial(self._guarded, self._check)),
+                "Watch": grpc.stream_stream_rpc_method_handler(partial(self._guarded, self._watch)),
             },
         )
 
     async def _guarded(
-        self, answer: Callable[[str, Any], Awaitable[bytes | None]], data: bytes, context: Any
-    ) -> bytes | None:
+        self, answer: Callable[[str, Any], Awaitable[None]], messages: object, context: Any
+    ) -> None:
         """The answer of a method, without the text of an exception."""
         try:
+            peer = address_of(context.peer()) or ("", 0)
+            data = await self._messages.read(context, peer[0])
             return await answer(_REQUEST.FromString(data).service, context)
         except grpc.aio.InternalError:  # the client has left
             raise asyncio.CancelledError from None
         except DecodeError:
             code, text = grpc.StatusCode.INVALID_ARGUMENT, "The request is malformed."
+        except InvalidRequest as error:
+            code, text = grpc.StatusCode.INVALID_ARGUMENT, str(error)
         except KeyError:
             code, text = grpc.StatusCode.NOT_FOUND, "Unknown service."
         except TooManyRequests as error:
@@ -68,12 +75,11 @@ class Health:
             log.exception("request failed", extra={"event": "request.failed"})
             code, text = grpc.StatusCode.INTERNAL, "Internal error; the server's log has it."
         await context.abort(code, text)
-        return None
 
-    async def _check(self, service: str, context: Any) -> bytes:
+    async def _check(self, service: str, context: Any) -> None:
         if service not in self._services:
             raise KeyError(service)
-        return self._status(service)
+        await context.write(self._status(service))
 
     async def _watch(self, service: str, context: Any) -> None:
         if self._watchers >= MOST_WATCHERS:

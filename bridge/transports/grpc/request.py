@@ -4,6 +4,7 @@ need the libraries of the extra `grpc`."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,10 @@ from urllib.parse import unquote
 
 from multidict import CIMultiDict
 
+from bridge.errors import InvalidRequest, TooManyRequests
 from bridge.transports.operation import Operations
+
+MOST_SILENT = 100  # calls of one sender whose message has not arrived yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,34 @@ class RpcRequest:
         theirs = address_of(peer)
         self.remote = theirs[0] if theirs else None
         self.transport = _Connection({"sockname": ours, "peername": theirs})
+
+
+class Messages:
+    """Reads the single message of a call within `seconds`. grpcio would begin a call with a handler
+    for one message only when it has that, and count it until then: calls without a message could
+    use up the server. At most MOST_SILENT calls of one sender wait for theirs."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._silent: Counter[str] = Counter()
+
+    async def read(self, context: Any, sender: str) -> bytes:
+        """Raises InvalidRequest and TooManyRequests."""
+        if self._silent[sender] >= MOST_SILENT:
+            raise TooManyRequests("Too many calls wait for their message.")
+        self._silent[sender] += 1
+        try:
+            async with asyncio.timeout(self._seconds):
+                data = await context.read()
+        except TimeoutError:
+            raise InvalidRequest(f"The call had no message for {self._seconds:g} s.") from None
+        finally:
+            self._silent[sender] -= 1
+            if not self._silent[sender]:
+                del self._silent[sender]
+        if not isinstance(data, bytes):
+            raise InvalidRequest("The call has no message.")
+        return data
 
 
 def address_of(peer: str) -> tuple[str, int] | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import orjson
 
 from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
@@ -26,9 +27,9 @@ from bridge.errors import InvalidParams, RequestError, Unauthenticated, Unavaila
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 from bridge.transports import sse
 from bridge.transports.grpc.messages import POOL, StreamItems, decode, encode, message_class
-from bridge.transports.grpc.request import GrpcAgent, RpcRequest
+from bridge.transports.grpc.request import GrpcAgent, Messages, RpcRequest
 from bridge.transports.grpc.status import DETAILS, status_of
-from bridge.transports.json_body import AT_ONCE
+from bridge.transports.json_body import AT_ONCE, in_thread
 from bridge.transports.negotiation import (
     activated_extensions,
     check_extension,
@@ -109,6 +110,7 @@ class A2AService:
         self._identify = identify
         self._ours = ours
         self._stall = stall
+        self._messages = Messages(stall)
         self._stopping = False
         self.cut = 0  # clients that did not read
 
@@ -117,13 +119,14 @@ class A2AService:
         self._stopping = True
 
     def handler(self) -> Any:
-        """The handler of all methods, for a server of grpc.aio. For grpcio, all of them answer with
-        a stream: one message and the status are the same bytes, and a write can have a limit."""
+        """The handler of all methods, for a server of grpc.aio. For grpcio, all of them take and
+        answer with a stream: one message and the status are the same bytes, a call begins with its
+        headers, and a read and a write can have a limit."""
         handlers = {}
         for one in methods():
             answer = self._stream if one.operation in STREAMING else self._call
             guarded = partial(self._guarded, answer, one)
-            handlers[one.name] = grpc.unary_stream_rpc_method_handler(guarded)
+            handlers[one.name] = grpc.stream_stream_rpc_method_handler(guarded)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def principal(self, context: Context) -> tuple[Principal, RpcRequest]:
@@ -141,14 +144,14 @@ class A2AService:
 
     async def _guarded(
         self,
-        answer: Callable[[Method, bytes, Context], Awaitable[None]],
+        answer: Callable[[Method, Context], Awaitable[None]],
         method: Method,
-        data: bytes,
+        messages: object,
         context: Context,
     ) -> None:
         """Answer a call; an error becomes its status."""
         try:
-            return await answer(method, data, context)
+            return await answer(method, context)
         except grpc.aio.InternalError:  # the client has left
             raise asyncio.CancelledError from None
         except RequestError as error:
@@ -168,15 +171,19 @@ class A2AService:
         except (TimeoutError, grpc.aio.InternalError):
             raise asyncio.CancelledError from None  # grpcio writes no line to the log for it
 
-    async def _call(self, method: Method, data: bytes, context: Context) -> None:
-        call = await self._prepared(method, data, context)
+    async def _call(self, method: Method, context: Context) -> None:
+        call = await self._prepared(method, context)
         result = await call.operations.call(call.codec, method.operation, call.params, call.caller)
         if isinstance(result, Pending):
             result = await result.answer()
-        await self._write(context, encode(method.response, result))
+        if isinstance(result, orjson.Fragment):
+            item = await in_thread(_encoded, method.response, result)
+        else:
+            item = encode(method.response, result)
+        await self._write(context, item)
 
-    async def _stream(self, method: Method, data: bytes, context: Context) -> None:
-        call = await self._prepared(method, data, context)
+    async def _stream(self, method: Method, context: Context) -> None:
+        call = await self._prepared(method, context)
         stream = await call.operations.stream(
             call.codec, method.operation, call.params, call.caller, call.seen
         )
@@ -198,9 +205,10 @@ class A2AService:
             text = f"The client read nothing for {self._stall:g} s. Resume with last-event-id."
             raise Unavailable(text) from None
 
-    async def _prepared(self, method: Method, data: bytes, context: Context) -> _Prepared:
-        """Checks the sender before it decodes the message. Raises RequestError."""
+    async def _prepared(self, method: Method, context: Context) -> _Prepared:
+        """Checks the sender before it reads the message. Raises RequestError."""
         principal, request = await self.principal(context)
+        data = await self._messages.read(context, principal.id)
         codec = codec_for(request, method.name, _VERSIONS)
         if len(data) <= AT_ONCE:
             params = decode(method.request, data)
@@ -232,6 +240,11 @@ def _named(request: RpcRequest) -> RequestInfo:
     info = RequestInfo.named("grpc", given, request.remote, trace)
     REQUEST.set(info)
     return info
+
+
+def _encoded(kind: Any, result: orjson.Fragment) -> bytes:
+    """The message of a large result. Runs in a thread."""
+    return encode(kind, orjson.loads(orjson.dumps(result)))
 
 
 def _never(batch: Batch) -> bool:

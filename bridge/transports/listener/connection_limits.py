@@ -168,17 +168,19 @@ class _Server(web.Server):
         self._timer = self.loop.call_later(self._every, self._check_deadlines)
 
     def has_room(self, peer: str | int) -> bool:
-        """Whether `peer` may open one more connection. It may replace the connection that has been
-        idle for the longest time."""
+        """Whether `peer` may open one more connection. It may replace an older one: first one that
+        has not shown credentials, even if it is not idle. All programs of this machine have one
+        address, and an agent among them could use up the connections of the others."""
         if peer not in SHARED and self.peers[peer] >= self.limits.per_peer:
             return False
         if len(self.open) < self.limits.connections:
             return True
-        idle = next(iter(self.waiting), None)
-        if idle is None:
+        unknown = (one for some in (self.waiting, self.open) for one in some if not one.known)
+        oldest = next(unknown, None) or next(iter(self.waiting), None)
+        if oldest is None:
             return False
-        idle.abort()
-        self.forget(idle)
+        oldest.abort()
+        self.forget(oldest)
         return True
 
     def forget(self, connection: Connection) -> None:
@@ -207,6 +209,7 @@ class Connection(web.RequestHandler):
         "_taken",
         "_tcp",
         "_writer",
+        "known",
         "peer",
     )
 
@@ -222,6 +225,7 @@ class Connection(web.RequestHandler):
         self._server = server
         self._tcp: asyncio.Transport | None = None  # also while it closes
         self.peer: str | int = ""
+        self.known = False  # a request on it had valid credentials
         self._header_since: float | None = None  # None: no byte of the next request yet
         self._payload: Any = None  # the body of the current request
         self._body_since = self._heard = 0.0

@@ -15,6 +15,7 @@ from bridge.store.handle import durable
 from bridge.task.message import Message
 from bridge.task.state import Task
 from bridge.task.text import one_line
+from bridge.transports.json_body import in_thread, is_large
 from bridge.transports.mcp.news import log_lines
 from bridge.transports.mcp.results import (
     PIECE,
@@ -45,12 +46,18 @@ async def read_part(router: Router, task_id: str, part: str, principal: Principa
     handle = await router.get(task_id, principal)
     await durable(None, handle)
     task = await handle.whole()
+    if not is_large(handle.size, task):
+        return _part(task, part, handle.agent)
+    return await in_thread(_part, task.snapshot(), part, handle.agent)
+
+
+def _part(task: Task, part: str, agent: str) -> str:
     match part:
         case "text":
             return answer_of(task)
         case "log":
             return "\n".join(log_lines(task))
-    return _summary(task, handle.agent)
+    return _summary(task, agent)
 
 
 def _summary(task: Task, agent: str) -> str:
@@ -84,7 +91,7 @@ async def read_piece(router: Router, arguments: Mapping[str, Any], principal: Pr
     whole = await read_part(router, task_id, part, principal)
     if offset > len(whole):
         raise InvalidParams(f"offset is above the total of {len(whole)} characters.")
-    content = cut(whole[offset:], limit)
+    content = cut(whole[offset : offset + limit + 1], limit)
     shown: Json = {
         "task_id": task_id,
         "part": part,
@@ -111,9 +118,7 @@ async def read_resource(router: Router, uri: str, principal: Principal) -> Json:
     if found is None:
         raise TaskNotFound("There are only bridge://tasks/{id}/text and bridge://tasks/{id}/log.")
     text = await read_part(router, found[1], found[2], principal)
-    data = text.encode("utf-8", "replace")
-    if len(data) > MOST:
-        text = data[:MOST].decode("utf-8", "ignore")
+    text = text[:MOST].encode("utf-8", "replace")[:MOST].decode("utf-8", "ignore")
     contents = [{"uri": uri, "mimeType": _MIME, "text": text}]
     return {"resultType": "complete", "contents": contents}
 

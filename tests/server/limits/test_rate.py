@@ -7,8 +7,9 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -34,6 +35,7 @@ from bridge.transports.listener.rate_limit import (
 from bridge.transports.operation import Operations
 from tests.support.cases import each
 from tests.support.counting import counted
+from tests.support.served import serving
 
 WITHIN = 60.0
 SLOW = 0.001  # per second: nothing is filled again while a test runs
@@ -370,3 +372,31 @@ async def test_a_handler_that_fails_does_not_fill_the_log(
 
 def failures(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
+async def test_connections_without_credentials_give_way_to_others(tmp_path: Path) -> None:
+    """All programs of a machine have one address, agents included."""
+    settings: dict[str, Any] = {"bridge_token": "t" * 32, "bridge_max_connections": 16}
+    async with serving(tmp_path, **settings) as server, AsyncExitStack() as stack:
+        host, port = server.url.removeprefix("http://").split(":")
+
+        async def opened() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            stack.callback(writer.close)
+            return reader, writer
+
+        async def status(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+            headers = f"Host: {host}\r\nAuthorization: Bearer {'t' * 32}\r\nA2A-Version: 1.0"
+            writer.write(f"GET /tasks HTTP/1.1\r\n{headers}\r\n\r\n".encode())
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WITHIN)
+            length = int(head.lower().partition(b"content-length:")[2].split()[0])
+            await asyncio.wait_for(reader.readexactly(length), WITHIN)
+            return head.split()[1]
+
+        old = await opened()
+        assert await status(*old) == b"200"
+        for _ in range(50):
+            _, writer = await opened()
+            writer.write(b"POST /a2a HTTP/1.1\r\nHost: localhost\r\nContent-")
+        assert await status(*old) == b"200"
+        assert await status(*await opened()) == b"200"

@@ -10,7 +10,7 @@ import random
 import re
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -523,3 +523,38 @@ async def test_a_certificate_must_be_readable(tmp_path: Path) -> None:
                     stall=1.0,
                 )
             )
+
+
+async def test_calls_without_a_message_do_not_use_up_the_port(workspace: Path) -> None:
+    """Their credentials are checked at once. Those with a token wait for a limited time, and leave
+    room for other senders; so do calls of Health, which need none."""
+    settings = {"bridge_token": TOKEN, "bridge_stall_timeout_ms": 100}
+    async with served(workspace, **settings) as (server, client), asyncio.timeout(60):
+
+        def silent(service: str, method: str, **metadata: str) -> Any:
+            opened = client.channel.stream_stream(f"/{service}/{method}")
+            return opened(metadata=[*metadata.items()])
+
+        for _ in range(12):
+            for call in [silent(SERVICE, "GetTask") for _ in range(90)]:
+                assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+        late = silent(SERVICE, "GetTask", authorization=f"Bearer {TOKEN}")
+        assert await late.code() is grpc.StatusCode.INVALID_ARGUMENT
+        async with AsyncExitStack() as stack:
+            waiting = []
+            for _ in range(2):  # a connection has at most 100 calls
+                other = [("grpc.use_local_subchannel_pool", 1)]
+                opened = grpc.aio.insecure_channel(str(server.grpc), other)
+                channel = await stack.enter_async_context(opened)
+                check = channel.stream_stream(f"/{HEALTH}/Check")
+                waiting += [check() for _ in range(60)]
+            codes = [asyncio.create_task(call.code()) for call in waiting]
+            done, _ = await asyncio.wait(codes, return_when=asyncio.FIRST_COMPLETED)
+            assert done.pop().result() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            sent = await client.call(
+                "SendMessage", {"message": message("text x")}, authorization=f"Bearer {TOKEN}"
+            )
+            assert task_id(sent)
+            for call in waiting:
+                call.cancel()
+            await asyncio.wait(codes)

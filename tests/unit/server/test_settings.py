@@ -110,6 +110,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_disconnect_grace_ms": ("2000", 2000),
     "bridge_max_body_bytes": ("1024", 1024),
     "bridge_max_line_bytes": ("1024", 1024),
+    "bridge_max_task_bytes": ("0", 0),
     "bridge_max_parts": ("2", 2),
     "bridge_max_text_bytes": ("2", 2),
     "bridge_max_raw_bytes": ("3", 3),
