@@ -60,6 +60,11 @@ MEMBERS: dict[str, Json] = {
         "rung": TEXT,
         "exit": MAYBE_NUMBER,
     },
+    "processes.background": {
+        "adapter": TEXT,
+        "pid": {"type": ["integer", "null"]},
+        "count": COUNT,
+    },
     "processes.leftover": {"count": COUNT},
     "auth.failed": {"scheme": SCHEMES, "cause": CAUSES},
     "auth.token_exposed": {"file": TEXT},
