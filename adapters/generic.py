@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from bridge.adapter import Ability, AgentConfig, ExitStatus, Prompt, SessionStart, explain_exit
+from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Prompt, SessionStart, explain_exit
 from bridge.adapter.fields import Json, Said, output_status
 from bridge.adapter.json_lines import read
 from bridge.adapter.print_mode import RunnerAdapter
@@ -91,6 +91,10 @@ class Generic(RunnerAdapter):
                 f"with {PROMPT} in AGENT_ARGS each turn is a process."
             )
         return None
+
+    @classmethod
+    def variant_for(cls, config: AgentConfig) -> type[Adapter]:
+        return GenericTerminal if cls is Generic and config.lines.terminal else cls
 
     # --- calls of the session --------------------------------------------------------------------
 
@@ -268,6 +272,12 @@ class Generic(RunnerAdapter):
     def finished(self) -> Said:
         """The events of a turn that ended without an interrupt."""
         return [Done()]
+
+
+class GenericTerminal(Generic):
+    """With AGENT_PTY."""
+
+    writable_paths = ("/dev/pts",)
 
 
 def _compiled(pattern: str | None) -> re.Pattern[str] | None:
