@@ -3,6 +3,7 @@ session per session of the bridge. acp.py has the measured facts that decide the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import quote, unquote, urlsplit
 
@@ -18,13 +19,13 @@ from bridge.adapter import (
     as_text,
     explain_exit,
 )
-from bridge.adapter.fields import Json, Said, as_string, output_status
+from bridge.adapter.fields import Json, Said, as_word, output_status
 from bridge.adapter.jsonrpc import Peer, Response, RpcError
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, UrlPart, media_type
 
 from ._acp_agent import AcpAgent
-from ._acp_handshake import AUTH_REQUIRED, Handshake, reason_of
+from ._acp_handshake import AUTH_REQUIRED, Handshake, current, reason_of
 from ._acp_questions import AcpQuestions
 from ._acp_turn import UPDATES, AcpTurn
 from ._plain import plain
@@ -69,8 +70,9 @@ class Acp(AcpAgent):
         """Sent at once, or after the handshake, which the first prompt begins."""
         self._turn = AcpTurn(prompt)
         self._greeting = False
+        self.choose(prompt.options)
         if self._handshake.done:
-            self._send_prompt(self._turn)
+            self._handshake.change(prompt.options)
         else:
             self._handshake.begin()
 
@@ -172,16 +174,18 @@ class Acp(AcpAgent):
         """ACP v1, Prompt Turn. An update before the prompt was sent belongs to the history."""
         update, turn = params["update"], self._turn
         foreign = params.get("sessionId") not in (None, self._handshake.session_id)
+        kind = str(update.get("sessionUpdate"))
+        said: Said = ()
+        if kind in ("current_mode_update", "config_option_update") and not foreign:
+            said = self._mode_update(update)
         if foreign or turn is None or not turn.sent:
             return ()
-        kind = str(update.get("sessionUpdate"))
-        if kind == "current_mode_update":
-            return self._mode_update(update)
         handler = UPDATES.get(kind)
-        return handler(turn, update) if handler else ()
+        return handler(turn, update) if handler else said
 
-    def _mode_update(self, update: Json) -> Said:
-        mode = as_string(update["currentModeId"])
-        if mode != self._handshake.facts.get("mode"):
-            self._handshake.facts["mode"] = mode
-            yield Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
+    def _mode_update(self, update: Json) -> Sequence[AgentEvent]:
+        mode = as_word(update.get("currentModeId")) or current(update, "mode")
+        if not self._handshake.report(mode):
+            return ()
+        text = Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
+        return (self._handshake.started(), text)

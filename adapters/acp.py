@@ -50,6 +50,7 @@ class Gemini(Acp):
     # Without it, SIGTERM reaches a parent process that ignores it.
     variables: ClassVar[Mapping[str, str]] = {"GEMINI_CLI_NO_RELAUNCH": "true", **_NODE_CHILD}
     modes = ("default", "autoEdit", "plan")  # not yolo
+    widths = ("plan", "default", "autoEdit")
     model_flag = "--model"
     images = True
     logins = (("GEMINI_API_KEY", "gemini-api-key"),)
@@ -77,6 +78,7 @@ class Opencode(Acp):
     environment = ("OPENCODE_*", "ANTHROPIC_*", *_OPENAI)
     variables: ClassVar[Mapping[str, str]] = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
     modes = ("build", "plan")
+    widths = ("plan", "build")
     images = True
     project_files = files.OPENCODE
     # A second reader of the same files, for plugins only, ignores the variable.
@@ -156,6 +158,7 @@ class ClaudeAgent(Acp):
     # As for Claude Code: background work would continue after the end of the task.
     variables: ClassVar[Mapping[str, str]] = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
     modes = ("default", "acceptEdits", "plan")
+    widths = ("plan", "default", "acceptEdits")
     images = True
     reads_along = True
     project_files = files.CLAUDE

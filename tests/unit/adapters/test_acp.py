@@ -670,8 +670,9 @@ def test_a_plan_is_complete_in_each_update() -> None:
 
 def test_a_change_of_the_mode_is_reported_once() -> None:
     talk = Talk().begun()
-    said = talk.update(sessionUpdate="current_mode_update", currentModeId="plan")
-    assert said == [Status("The mode is now plan", {"type": "mode", "mode": "plan"})]
+    started, text = talk.update(sessionUpdate="current_mode_update", currentModeId="plan")
+    assert (started.session_id, started.mode) == ("s-1", "plan")
+    assert text == Status("The mode is now plan", {"type": "mode", "mode": "plan"})
     assert talk.update(sessionUpdate="current_mode_update", currentModeId="plan") == []
 
 
