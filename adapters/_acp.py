@@ -68,7 +68,10 @@ class Acp(AcpAgent):
 
     def prompt(self, prompt: Prompt) -> None:
         """Sent at once, or after the handshake, which the first prompt begins."""
-        self._turn = AcpTurn(prompt)
+        last = self._turn
+        if last and last.cost is not None:
+            self._cost = last.cost
+        self._turn = AcpTurn(prompt, before=self._cost)
         self._greeting = False
         self.choose(prompt.options)
         if self._handshake.done:
@@ -82,7 +85,7 @@ class Acp(AcpAgent):
     def interrupt(self) -> bool:
         """The agent must then end the turn as `cancelled` (ACP v1, Prompt Turn: Cancellation)."""
         turn = self._turn
-        if turn is None or not turn.sent:
+        if turn is None or turn.response or not turn.sent:
             self._turn = None  # a prompt that waits for the handshake is dropped
             return False
         turn.interrupted = True
@@ -144,12 +147,22 @@ class Acp(AcpAgent):
         return {"type": "text", "text": plain(as_text(part))}
 
     def _prompted(self, turn: AcpTurn, response: Response) -> Said:
-        if response.error:
-            return self._end(self._failure(turn, response.error))
-        counted = turn.count_tokens(response.members, self._counted)
-        if self.counts_all_turns:
-            self._counted = counted
-        return self._end(turn.outcome(self, response.members.get("stopReason")))
+        turn.response = response
+        if not response.error:
+            counted = turn.count_tokens(response.members, self._counted)
+            if self.counts_all_turns:
+                self._counted = counted
+        self._questions.cancel()
+        return self.conclude()
+
+    def conclude(self) -> Sequence[AgentEvent]:
+        turn = self._turn
+        if turn is None or turn.response is None:
+            return ()
+        error, used = turn.response.error, turn.usage()
+        reason = turn.response.members.get("stopReason")
+        end = self._failure(turn, error) if error else turn.outcome(self, reason)
+        return [used, end] if used else [end]
 
     def _failure(self, turn: AcpTurn, error: RpcError) -> Failed:
         if turn.interrupted:
@@ -159,14 +172,8 @@ class Acp(AcpAgent):
         return Failed(reason_of(error), "agent-error", {"code": error.code})
 
     def _end(self, event: Done | Failed) -> Said:
-        """The turn ends, or the handshake before it."""
+        """The handshake ends, and the turn that waits for it."""
         turn, self._turn = self._turn, None
-        self._questions.cancel()
-        if turn:
-            used = turn.usage(self._cost)
-            self._cost = self._cost if turn.cost is None else turn.cost
-            if used:
-                yield used
         if turn or self._greeting:
             yield event
 

@@ -84,6 +84,7 @@ class AcpAgent(JsonLines):
     A session begins in it, unless the client chooses a mode."""
 
     changes = ("mode", "model")
+    lingers = True
 
     def __init_subclass__(cls) -> None:
         words, flags = cls.arguments, [cls.model_flag] if cls.model_flag else []

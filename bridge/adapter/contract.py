@@ -25,7 +25,7 @@ random ids.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, Literal
@@ -272,6 +272,10 @@ class Adapter(ABC):
     cache_apart: ClassVar[bool] = False
     """The input tokens of a Usage exclude those of the cache, as in the API of Anthropic."""
 
+    lingers: ClassVar[bool] = False
+    """The CLI may send a part of a turn just after its end, so the session waits for a short
+    quiet. The events until then belong to the turn, and conclude() has its end."""
+
     understands_traces: ClassVar[bool] = False
     """The CLI continues the trace of the variable TRACEPARENT."""
 
@@ -328,6 +332,11 @@ class Adapter(ABC):
     def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
         """The events of a process that ended before its turn did."""
         yield Failed(*explain_exit(self.title, status))
+
+    def conclude(self) -> Sequence[AgentEvent]:
+        """The usage and the end of a turn that has ended, with what came since; see `lingers`.
+        Empty: those that receive_line() returned. A second call returns the same events."""
+        return ()
 
     def answer(self, question: Question, answer: Answer) -> None:
         """Pass the client's answer to the CLI; only for questions that this adapter returned."""

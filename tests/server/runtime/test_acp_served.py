@@ -264,3 +264,46 @@ async def test_a_conversation_that_cannot_be_loaded_is_followed_by_a_new_one(
         assert "the journal cannot be read" in text and "new conversation" in text
         after = await client.send("text c", contextId=context_id(first))
         assert (state(after), artifact_text(after)) == ("completed", "c")
+
+
+# --- what comes with the end of a turn -----------------------------------------------------------
+
+
+async def test_what_comes_just_behind_the_answer_belongs_to_the_turn(workspace: Path) -> None:
+    cost = {"sessionUpdate": "usage_update", "cost": {"amount": 0.5, "currency": "USD"}}
+    call = {"sessionUpdate": "tool_call", "toolCallId": "c", "title": "T", "status": "completed"}
+    script = "\n".join(
+        (
+            "text one ",
+            "after text two ",
+            f"after update {json.dumps(cost)}",
+            f"after update {json.dumps(call)}",
+            "after text three",
+        )
+    )
+    async with agent(workspace) as server:
+        for _ in range(3):
+            items = await server.client().collect(script)
+            assert streamed_text(items) == "one two \n\nthree"
+            assert states(items)[-1] == "completed"
+            task = await server.client().get(task_id(items[0]))
+            assert said(task) == "three"
+            assert task["metadata"]["usage"]["costUsd"] == 0.5
+            assert [facts(one).get("type") for one in items].count("tool_result") == 1
+        again_ = await server.client().send("text next", contextId=context_id(items[0]))
+        assert artifact_text(again_) == "next"
+
+
+async def test_an_agent_that_goes_on_without_a_pause_ends_its_turn(workspace: Path) -> None:
+    """Half a second: the longest wait for a pause."""
+    async with agent(workspace) as server:
+        first = await server.client().send("text a\nafter babble")
+        assert (state(first), artifact_text(first)[:2]) == ("completed", "ax")
+        second = await server.client().send("text b", contextId=context_id(first))
+        assert artifact_text(second).endswith("b")
+
+
+async def test_a_permission_behind_the_answer_is_refused(workspace: Path) -> None:
+    async with agent(workspace) as server:
+        task = await server.client().send("text a\nafter permit x")
+        assert (state(task), artifact_text(task).partition("{")[0]) == ("completed", "a")
