@@ -17,7 +17,7 @@ class EndBuffer:
 
     def __init__(self) -> None:
         self.events: list[AgentEvent] = []
-        self._since = 0.0
+        self._since = self._heard = 0.0  # of the first and of the last output
         self._timer: asyncio.TimerHandle | None = None
 
     def takes(self, events: Sequence[AgentEvent]) -> bool:
@@ -27,14 +27,19 @@ class EndBuffer:
     def hold(self, events: Sequence[AgentEvent], release: Callable[[], object]) -> None:
         """Add events, and call `release` after the next quiet."""
         loop = asyncio.get_running_loop()
-        now = loop.time()
-        if self._timer:
-            self._timer.cancel()
-        else:
-            self._since = now
+        self._heard = loop.time()
+        if self._timer is None:
+            self._since = self._heard
+            self._timer = loop.call_later(QUIET, self._check, release)
         self.events += events
-        left = min(QUIET, max(self._since + LONGEST - now, 0.0))
-        self._timer = loop.call_later(left, release)
+
+    def _check(self, release: Callable[[], object]) -> None:
+        loop = asyncio.get_running_loop()
+        left = min(self._heard + QUIET, self._since + LONGEST) - loop.time()
+        if left > 0:
+            self._timer = loop.call_later(left, self._check, release)
+        else:
+            release()
 
     def take(self, conclude: Callable[[], Sequence[AgentEvent]]) -> list[AgentEvent]:
         """Remove the events. `conclude`: see Adapter."""
