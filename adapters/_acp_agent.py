@@ -56,9 +56,6 @@ class AcpAgent(JsonLines):
     load_prefix: ClassVar[str] = ""
     """Precedes the id of the conversation in session/load and in all later requests."""
 
-    late_history: ClassVar[bool] = False
-    """After its answer, session/load continues with the history."""
-
     errors_are_words: ClassVar[bool] = False
     """After an error of the model the turn ends normally: `Error: …` is its last text, and no
     tokens are counted."""

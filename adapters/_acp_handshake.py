@@ -17,6 +17,8 @@ from bridge.task.events import AgentEvent, Failed, Started
 from ._acp_agent import AcpAgent
 
 PROTOCOL = 1
+NOTHING = "_coding-agent-bridge/nothing"
+"""A method that no agent has. Each answers it with an error (ACP v1, Extensibility)."""
 AUTH_REQUIRED = -32000
 NOT_FOUND = -32002
 
@@ -201,11 +203,19 @@ class Handshake:
             return self._give_up(Failed(f"{self._agent.title} began no session.", "protocol"))
         self.session_id, self._offers = session_id, result
         self.facts = {name: current(result, name) for name in ("model", "mode")}
-        late = self._agent.late_history and method == "session/load"
-        mode = self.facts["mode"]
-        # The answer to a request that changes nothing comes after the rest of the history.
-        first = [("mode", mode)] if late and mode else []
-        return self._configure(result, [*first, *self._wishes(result)])
+        if method == "session/load":
+            # The answer to a request that changes nothing comes after the rest of the history.
+            mode = self.facts["mode"]
+            request = _setting(result, "mode", mode) if mode else None
+            barrier, params = request or (NOTHING, {})
+            then = partial(self._on_history, result)
+            self._peer.request(barrier, {"sessionId": session_id, **params}, then)
+            return ()
+        return self._configure(result, list(self._wishes(result)))
+
+    def _on_history(self, session: Json, response: Response) -> Said:
+        """The history of session/load has ended. Its end is all that the answer means."""
+        return self._configure(session, list(self._wishes(session)))
 
     def _not_opened(self, error: RpcError, *, resumed: bool) -> Said:
         if error.code == AUTH_REQUIRED and not self._tried_login and self._authenticates():

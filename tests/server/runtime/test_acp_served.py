@@ -307,3 +307,25 @@ async def test_a_permission_behind_the_answer_is_refused(workspace: Path) -> Non
     async with agent(workspace) as server:
         task = await server.client().send("text a\nafter permit x")
         assert (state(task), artifact_text(task).partition("{")[0]) == ("completed", "a")
+
+
+@pytest.mark.parametrize("offers", [{}, {"modes": {"currentModeId": "a", "availableModes": []}}])
+async def test_history_behind_the_answer_to_a_load_is_no_answer(
+    workspace: Path, tmp_path: Path, offers: Json
+) -> None:
+    content = {"type": "text", "text": "old"}
+    old = [
+        {"sessionUpdate": f"{who}_message_chunk", "content": content} for who in ("user", "agent")
+    ]
+    options = {
+        "sessions": str(tmp_path / "sessions"),
+        "capabilities": {"loadSession": True},
+        "history": old,
+        "late": old * 20,
+        **offers,
+    }
+    async with agent(workspace, options, bridge_session_idle_ms=1) as server:
+        first = await server.client().send("text a")
+        await closed(server)
+        after = await again(server, first, "text new")
+        assert (state(after), artifact_text(after)) == ("completed", "new")
