@@ -53,6 +53,10 @@ class Generic(RunnerAdapter):
     silence: ClassVar[float] = 4
     """Seconds without output after which a started CLI seems to wait for a prompt."""
 
+    shorter = (
+        f"the prompt is one of them, and the system takes up to 128 KiB for it. Leave {PROMPT} out "
+        "of AGENT_ARGS, so that the CLI reads the prompt from stdin, or send a shorter text"
+    )
     name = "generic"
     title = "The agent"
     limitations: ClassVar[Mapping[Ability, str]] = {

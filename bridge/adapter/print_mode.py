@@ -44,6 +44,9 @@ from bridge.task.events import (
 )
 from bridge.task.text import json_object
 
+TOO_LONG = "Argument list too long"
+"""The error E2BIG in the words of the system."""
+
 
 class RunnerAdapter(Adapter):
     """The process of the session is the runner, which runs the CLI: a new process for each turn, or
@@ -51,6 +54,12 @@ class RunnerAdapter(Adapter):
     other methods of that kind."""
 
     can_prewarm: ClassVar[bool] = False
+
+    shorter: ClassVar[str] = (
+        "the prompt is one of them, and the system takes up to 128 KiB for it. Send a shorter text "
+        "and attach the rest as a file"
+    )
+    """The remedy for TOO_LONG."""
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -139,7 +148,8 @@ class RunnerAdapter(Adapter):
                 self.send_line({"run": order})
             case {"error": str(text)}:
                 self.running = heard.get("running") is True
-                return [Failed(f"{self.title} cannot be run: {text}", "launch")]
+                remedy = f": {self.shorter}" if text == TOO_LONG else ""
+                return [Failed(f"{self.title} cannot be run: {text}{remedy}", "launch")]
         return ()
 
 

@@ -46,6 +46,7 @@ from bridge.task.events import (
 from bridge.task.message import Message
 from bridge.task.transitions import PROGRESS, TRANSITIONS, IllegalTransition, TaskState
 
+WORDLESS = "The agent ended its turn without a word."
 Progress = Started | Status | Thought | ToolCall | ToolResult | Plan | Queued
 Conversation = Prompted | Question | QuestionWithdrawn | Answered | NotUnderstood | Steered
 
@@ -272,6 +273,7 @@ class Task:
         more = (event.text or "").strip()
         words = words if more in words else f"{words}{GAP}{more}".strip()
         updates = self._add_text(Text(words, new_block=True)) if words and not said else ()
+        words = words or ("" if self.artifacts else WORDLESS)
         number = self._next_number() if words else None
         said_last = Done(end_of(words), details=event.details)
         return self._finish(said_last, target, now, number, before=updates)
