@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import assert_never
 
-from bridge.task.artifact import ANSWER_ID, GAP, Artifact, ArtifactUpdate, end_of
+from bridge.task.artifact import ANSWER_ID, GAP, SUBAGENT, Artifact, ArtifactUpdate, end_of
 from bridge.task.events import (
     Answer,
     Answered,
@@ -218,7 +218,7 @@ class Task:
     def _add_text(self, event: Text) -> list[ArtifactUpdate]:
         artifact_id, name = ANSWER_ID, "Assistant response"
         if event.parent is not None:
-            artifact_id, name = f"subagent-{event.parent}", "Sub-agent output"
+            artifact_id, name = f"{SUBAGENT}{event.parent}", "Sub-agent output"
         artifact = self.artifacts.get(artifact_id)
         if artifact is None:
             new = self.artifacts[artifact_id] = Artifact(artifact_id, name)

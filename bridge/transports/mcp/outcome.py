@@ -15,6 +15,7 @@ from bridge.store.handle import durable
 from bridge.task.message import Message
 from bridge.task.state import Task
 from bridge.task.text import one_line
+from bridge.transports.mcp.artifacts import artifact_text, named
 from bridge.transports.mcp.news import log_lines
 from bridge.transports.mcp.results import (
     PIECE,
@@ -40,8 +41,10 @@ def uri_of(task_id: str, part: str) -> str:
     return f"bridge://tasks/{task_id}/{part}"
 
 
-async def read_part(router: Router, task_id: str, part: str, principal: Principal) -> str:
-    """A part of the outcome. Raises RequestError."""
+async def read_part(
+    router: Router, task_id: str, part: str, principal: Principal, *, artifact: str | None = None
+) -> str:
+    """A part of the outcome; `artifact` names one for the part of this kind. Raises RequestError."""
     handle = await router.get(task_id, principal)
     await durable(None, handle)
     task = await handle.whole()
@@ -50,6 +53,8 @@ async def read_part(router: Router, task_id: str, part: str, principal: Principa
             return answer_of(task)
         case "log":
             return "\n".join(log_lines(task))
+        case "artifact":
+            return artifact_text(task, artifact)
     return _summary(task, handle.agent)
 
 
@@ -64,8 +69,7 @@ def _summary(task: Task, agent: str) -> str:
     ]
     if reason := reason_of(task):
         lines.append(f"Reason: {reason}")
-    names = [one.name or one.id for one in task.artifacts.values()]
-    lines.append(f"Artifacts: {', '.join(names) or 'none'}")
+    lines.append(f"Artifacts: {', '.join(named(task)) or 'none'}")
     words = last_words(task)
     return "\n".join([*lines, cut(words, SUMMARY_WORDS)] if words else lines)
 
@@ -81,7 +85,8 @@ async def read_piece(router: Router, arguments: Mapping[str, Any], principal: Pr
     """The result of the tool `result`. Offsets and totals count characters."""
     task_id, part = arguments["task_id"], arguments["part"]
     offset, limit = arguments.get("offset", 0), arguments.get("limit", PIECE)
-    whole = await read_part(router, task_id, part, principal)
+    artifact = arguments.get("artifact")
+    whole = await read_part(router, task_id, part, principal, artifact=artifact)
     if offset > len(whole):
         raise InvalidParams(f"offset is above the total of {len(whole)} characters.")
     content = cut(whole[offset:], limit)
