@@ -166,7 +166,8 @@ class Generic(RunnerAdapter):
         if self.introducing:
             yield from self.introduced(new)
         elif self._lines.json:
-            yield from read(text.encode(), self._object, partial(_rest, shown))
+            show = partial(_rest, shown)
+            yield from read(text.encode(), self._object, show, halves=self.halves)
         else:
             yield from self.said(f"{new}\n")
 

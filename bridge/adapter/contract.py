@@ -35,7 +35,7 @@ import orjson
 
 from bridge.adapter.exit_status import ExitStatus, explain_exit
 from bridge.adapter.fields import Json
-from bridge.adapter.json_lines import read
+from bridge.adapter.json_lines import Halves, read
 from bridge.files.home import Home
 from bridge.task.events import SESSION_LOST, AgentEvent, Answer, Failed, Question
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart, UrlPart
@@ -295,6 +295,7 @@ class Adapter(ABC):
         self.config = config
         self.start = start
         self._outgoing = bytearray()
+        self.halves = Halves()
 
     @classmethod
     def unsupported_reason(cls, config: AgentConfig) -> str | None:
@@ -403,7 +404,7 @@ class JsonLines(Adapter):
         """The events of an object. `line`: its text, without other output that shares its line."""
 
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
-        value = json_object(line)
-        return (
-            read(line, self.receive_object) if value is None else self.receive_object(value, line)
-        )
+        value = json_object(line, self.halves.join)
+        if value is not None:
+            return self.receive_object(value, line)
+        return read(line, self.receive_object, halves=self.halves)

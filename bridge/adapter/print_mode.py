@@ -245,7 +245,7 @@ class PrintModeAdapter(RunnerAdapter):
     def heard_line(self, text: str) -> Said:
         if self._over or not text.strip():
             return ()  # after the end of the turn
-        return read(text.encode(), self._heard_object)
+        return read(text.encode(), self._heard_object, halves=self.halves)
 
     def _heard_object(self, event: Json, line: bytes) -> Said:
         kind = str(event.get("type"))
