@@ -80,7 +80,7 @@ class AcpAgent(JsonLines):
     """The mode in which the agent asks before it changes anything, if its default is another mode.
     A session begins in it, unless the client chooses a mode."""
 
-    changes = ("mode", "model")
+    changes: ClassVar[tuple[str, ...]] = ("mode", "model")
     lingers = True
 
     def __init_subclass__(cls) -> None:

@@ -231,7 +231,10 @@ class ClaudeCode(JsonLines):
                     yield from self._finish()
             case "api_retry":
                 yield _retry(event)
-            case "status" if as_word(event.get("permissionMode")) not in (None, self._facts["mode"]):
+            case "status" if as_word(event.get("permissionMode")) not in (
+                None,
+                self._facts["mode"],
+            ):
                 self._facts["mode"] = str(event["permissionMode"])
                 yield replace(self._started, mode=self._facts["mode"])
             case "status" if event.get("status") == "compacting":

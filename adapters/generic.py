@@ -25,7 +25,15 @@ from typing import Any, ClassVar
 
 import orjson
 
-from bridge.adapter import Ability, Adapter, AgentConfig, ExitStatus, Prompt, SessionStart, explain_exit
+from bridge.adapter import (
+    Ability,
+    Adapter,
+    AgentConfig,
+    ExitStatus,
+    Prompt,
+    SessionStart,
+    explain_exit,
+)
 from bridge.adapter.fields import Json, Said, output_status
 from bridge.adapter.json_lines import read
 from bridge.adapter.print_mode import RunnerAdapter

@@ -1,10 +1,10 @@
 """The mode in which the next process of a conversation begins.
 
-A CLI changes its mode by itself: its model begins a plan, or the client approves one. A process that
-resumes the conversation begins in the reported mode, but never in a wider one than the client chose,
-or, without its choice, than the operator's default. Only an approval of the client or the operator
-in the same task widens the mode: a single one leads from a plan to the mode that asks, and a lasting
-one to any mode that clients may choose.
+A CLI changes its mode by itself: its model begins a plan, or the client approves one. A process
+that resumes the conversation begins in the reported mode, but never in a wider one than the client
+chose, or, without its choice, than the operator's default. Only an approval of the client or the
+operator in the same task widens the mode: a single one leads from a plan to the mode that asks, and
+a lasting one to any mode that clients may choose.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Options:
     on_disconnect: OnDisconnect | None = None
 
     @property
-    def choices(self) -> Mapping[str, str]:
+    def choices(self) -> Mapping[str, Any]:
         """The mode and the model, if the client chose them."""
         given = {"mode": self.session.mode, "model": self.session.model}
         return {name: value for name, value in given.items() if value is not None}

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from bridge.adapter import SessionStart, modes
 from bridge.adapter.input import AdapterInput
@@ -122,7 +123,7 @@ class Lease:
         """Record the id of the conversation that the next session resumes or begins."""
         self._change(replace(self.start, session_id=session_id, resume=resume))
 
-    def choose(self, choices: Mapping[str, str]) -> Collection[str]:
+    def choose(self, choices: Mapping[str, Any]) -> Collection[str]:
         """Record the `mode` and the `model` that the client chose. Returns the names of those that
         change."""
         start = self.start

@@ -89,7 +89,7 @@ class Message:
     metadata: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] | None = field(default=None, repr=False)  # see idempotency.py
     trace: MessageTrace | None = field(default=None, repr=False, compare=False)
-    choices: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+    choices: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:

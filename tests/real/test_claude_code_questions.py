@@ -289,7 +289,7 @@ async def test_an_approved_plan_and_a_later_choice_outlive_process_and_server(
         assert (state(asked), mode(asked)) == ("input-required", "plan")
         done = await answer(real.client(), asked, "yes")
         assert (state(done), mode(done)) == ("completed", "default")
-        same = {"contextId": context_id(asked)}
+        same: Json = {"contextId": context_id(asked)}
         assert mode(await real.client().send(script("Next.", "Done."), **same)) == "default"
         wishes = {"metadata": {"bridge": {"mode": "acceptEdits", "model": "haiku"}}}
         later = await real.client().send(script("Next.", "Done."), **same, **wishes)
@@ -307,7 +307,7 @@ async def test_the_running_cli_takes_another_mode_and_model(tmp_path: Path) -> N
     async with claude_code(tmp_path, AGENT_MODELS="haiku,opus") as real:
         first = await real.client().send(script("Say.", "Done."))
         wishes: Json = {"metadata": {"bridge": {"mode": "acceptEdits", "model": "haiku"}}}
-        same = {"contextId": context_id(first)}
+        same: Json = {"contextId": context_id(first)}
         (process,) = real.agents(session_id(first))
         later = await real.client().send(script("Say.", "Done."), **same, **wishes)
         assert (state(later), mode(later)) == ("completed", "acceptEdits")

@@ -112,8 +112,8 @@ def repository(path: str) -> Path | None:
 
 
 def _unwritable_git(settings: Settings, root: Path) -> Path | None:
-    """The folder of the repository's objects and branches, if agents cannot write there: in a linked
-    worktree or a submodule, or if the workspace is a part of the repository."""
+    """The folder of the repository's objects and branches, if agents cannot write there: in a
+    linked worktree or a submodule, or if the workspace is a part of the repository."""
     sandbox = settings.sandbox
     profile = best() if sandbox.profile == "auto" else sandbox.profile
     if profile not in ("landlock", "bwrap"):

@@ -33,9 +33,7 @@ def text_of(artifact: Artifact) -> str:
 def words_of(task: Task) -> str:
     """The text of an agent that delivers only artifacts: those of their parts that are texts."""
     own = [one for one in named(task).values() if not one.id.startswith(SUBAGENT)]
-    texts = (
-        "".join(part.text for part in one.parts if isinstance(part, TextPart)) for one in own
-    )
+    texts = ("".join(part.text for part in one.parts if isinstance(part, TextPart)) for one in own)
     return GAP.join(filter(None, texts))
 
 

@@ -44,7 +44,7 @@ def uri_of(task_id: str, part: str) -> str:
 async def read_part(
     router: Router, task_id: str, part: str, principal: Principal, *, artifact: str | None = None
 ) -> str:
-    """A part of the outcome; `artifact` names one for the part of this kind. Raises RequestError."""
+    """A part of the outcome; `artifact` names one for that part. Raises RequestError."""
     handle = await router.get(task_id, principal)
     await durable(None, handle)
     task = await handle.whole()

@@ -292,7 +292,9 @@ async def test_another_mode_or_model_reaches_the_next_process(workspace: Path) -
         for choice, flag in ({"model": "opus"}, "--model=opus"), ({"mode": "plan"}, "plan"):
             await server.client().send("hi", contextId=context, **choose(**choice))
             assert flag in argv.read_text()
-            await refused(server.client(), contextId=context, **choose(**dict.fromkeys(choice, "x")))
+            await refused(
+                server.client(), contextId=context, **choose(**dict.fromkeys(choice, "x"))
+            )
 
 
 async def test_a_refused_choice_leaves_no_context_and_no_task(workspace: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.support.client import (
     task_id,
 )
 from tests.support.liveness import listening
+from tests.support.served import Server
 
 
 def reason(task: Json) -> str:

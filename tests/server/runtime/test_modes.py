@@ -1,4 +1,4 @@
-"""The mode and the model of a conversation: what its clients choose later, and what its CLI reports.
+"""The mode and the model of a conversation: later choices of its clients, and reports of its CLI.
 The agent is tests/support/acp_agent.py."""
 
 from __future__ import annotations
@@ -115,9 +115,11 @@ async def test_a_process_never_begins_in_a_wider_mode_than_was_allowed(
 async def test_an_agent_without_a_list_of_modes_keeps_its_plan(
     workspace: Path, tmp_path: Path
 ) -> None:
-    sessions = {"sessions": str(tmp_path / "s"), "capabilities": {"sessionCapabilities": {"resume": {}}}}  # fmt: skip
-    offered = {"currentModeId": "code", "availableModes": [{"id": "code"}, {"id": "plan"}]}
-    options = {"modes": offered, **sessions}
+    options = {
+        "modes": {"currentModeId": "code", "availableModes": [{"id": "code"}, {"id": "plan"}]},
+        "sessions": str(tmp_path / "sessions"),
+        "capabilities": {"sessionCapabilities": {"resume": {}}},
+    }
     async with agent(workspace, options, bridge_session_idle_ms=1) as server:
         task = await server.client().send(f"text a\n{reports('plan')}")
         assert await next_mode(server, task) == "plan"
@@ -148,7 +150,7 @@ async def test_a_later_choice_outlives_the_process(workspace: Path, tmp_path: Pa
     async with claude(workspace, tmp_path, bridge_session_idle_ms=1) as server:
         client = server.client()
         task = await client.send("text a", metadata=mode("plan"))
-        same = {"contextId": context_id(task)}
+        same: Json = {"contextId": context_id(task)}
         task = await client.send("text b", metadata=mode("acceptEdits"), **same)
         assert await next_mode(server, task) == "acceptEdits"
         task = await client.send("text b", metadata=mode("plan"), **same)
@@ -167,7 +169,7 @@ async def test_a_choice_counts_for_its_message_and_those_behind_it(
         script = f"wait {live.path} cli\ntold session/set_mode"
         first = await client.send_now(script, metadata=mode("plan"))
         await live.pid("cli")
-        same = {"contextId": context_id(first)}
+        same: Json = {"contextId": context_id(first)}
         second = await client.send_now("told session/set_mode", metadata=mode("default"), **same)
         assert second["id"] != first["id"]
         await live.release("cli")
@@ -184,7 +186,7 @@ async def test_what_the_cli_does_not_take_fails_the_task_and_changes_nothing(
     async with claude(workspace, tmp_path, {"modes": offered}) as server:
         client = server.client()
         task = await client.send("pid")
-        same = {"contextId": context_id(task)}
+        same: Json = {"contextId": context_id(task)}
         failed = await client.send("pid", metadata=mode("acceptEdits"), **same)
         assert (state(failed), facts(failed)["reason"]) == ("failed", "configuration")
         assert "it offers: default, plan" in said(failed)
@@ -208,7 +210,7 @@ async def test_an_answer_changes_no_mode(workspace: Path, tmp_path: Path) -> Non
     async with claude(workspace, tmp_path) as server:
         client = server.client()
         task = await client.send("permit x", metadata=mode("plan"))
-        answer = {"contextId": context_id(task), "taskId": task["id"]}
+        answer: Json = {"contextId": context_id(task), "taskId": task["id"]}
         with pytest.raises(RpcError, match="with the next message"):
             await client.send("yes", metadata=mode("default"), **answer)
         assert state(await client.send("yes", metadata=mode("plan"), **answer)) == "completed"

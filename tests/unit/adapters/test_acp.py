@@ -680,9 +680,9 @@ def test_a_plan_is_complete_in_each_update() -> None:
 
 def test_a_change_of_the_mode_is_reported_once() -> None:
     talk = Talk().begun()
-    started, text = talk.update(sessionUpdate="current_mode_update", currentModeId="plan")
-    assert (started.session_id, started.mode) == ("s-1", "plan")
-    assert text == Status("The mode is now plan", {"type": "mode", "mode": "plan"})
+    said = talk.update(sessionUpdate="current_mode_update", currentModeId="plan")
+    text = Status("The mode is now plan", {"type": "mode", "mode": "plan"})
+    assert said[-2:] == [Started("s-1", None, "9.8", "plan"), text]
     assert talk.update(sessionUpdate="current_mode_update", currentModeId="plan") == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from bridge.session.ending import LONGEST, QUIET, EndBuffer
-from bridge.task.events import Done, Status, Text, Usage
+from bridge.task.events import AgentEvent, Done, Status, Text, Usage
 
 
 def test_it_takes_all_from_the_first_end_on() -> None:
@@ -20,7 +20,7 @@ def test_it_takes_all_from_the_first_end_on() -> None:
 def test_the_last_end_counts_and_comes_last() -> None:
     buffer = EndBuffer()
     buffer.events = [Text("a"), Usage(1), Done("a"), Text("b"), Status("c")]
-    end = [Usage(2), Done("b")]
+    end: list[AgentEvent] = [Usage(2), Done("b")]
     assert buffer.take(lambda: end) == [Text("a"), Text("b"), Status("c"), *end]
     assert buffer.events == []
 
