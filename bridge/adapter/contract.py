@@ -335,7 +335,7 @@ class Adapter(ABC):
         yield Failed(*explain_exit(self.title, status))
 
     def conclude(self) -> Sequence[AgentEvent]:
-        """The usage and the end of a turn that has ended, with what came since; see `lingers`.
+        """The usage and the end of a turn that has ended, with the output since; see `lingers`.
         Empty: those that receive_line() returned. A second call returns the same events."""
         return ()
 

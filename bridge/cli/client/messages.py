@@ -36,7 +36,7 @@ def message_parts(text: str | None, given: Sequence[tuple[str, str, str | None]]
     if text == "-":
         text = _decoded(_content("-"), "stdin", "save it and send it with --file")
         if not text.strip():
-            raise usage("stdin is empty, so there is no message")
+            raise usage("stdin is empty: it has no message")
     texts = [] if text is None else [("text", text, None)]
     parts = [_part(*one) for one in (*texts, *given)]
     if not parts:
