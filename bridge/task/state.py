@@ -100,6 +100,7 @@ class Task:
     _usage: Usage | None = None
     _held: list[Event] = field(default_factory=list)  # progress made while a question is open
     _messages: int = 0
+    _told: bool = False  # clients have seen words on progress
 
     def __post_init__(self) -> None:
         self.status_time = self.created
@@ -187,6 +188,7 @@ class Task:
             return []
         if isinstance(event, Queued):
             self.queued = event
+        self._told = self._told or isinstance(event, Status)
         number = None if isinstance(event, Started) else self._next_number()
         return [self._change(target, now, event, number)]
 
@@ -273,7 +275,7 @@ class Task:
         more = (event.text or "").strip()
         words = words if more in words else f"{words}{GAP}{more}".strip()
         updates = self._add_text(Text(words, new_block=True)) if words and not said else ()
-        words = words or ("" if self.artifacts else WORDLESS)
+        words = words or ("" if self.artifacts or self._told else WORDLESS)
         number = self._next_number() if words else None
         said_last = Done(end_of(words), details=event.details)
         return self._finish(said_last, target, now, number, before=updates)

@@ -641,8 +641,9 @@ def test_a_turn_without_a_word_says_so() -> None:
     assert not one.artifacts
 
 
-def test_a_turn_whose_words_are_in_an_artifact_ends_without_a_message() -> None:
-    one = task(ArtifactChunk("a", (TextPart("words"),)))
+@each("event", [ArtifactChunk("a", (TextPart("words"),)), Status("words")])
+def test_a_turn_whose_words_are_elsewhere_ends_without_a_message(event: Event) -> None:
+    one = task(event)
     end = apply(one, Done())[-1]
     assert isinstance(end, StatusUpdate)
     assert status_message(one, end) is None
