@@ -3,6 +3,7 @@ session per session of the bridge. acp.py has the measured facts that decide the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from urllib.parse import quote, unquote, urlsplit
 
@@ -18,13 +19,13 @@ from bridge.adapter import (
     as_text,
     explain_exit,
 )
-from bridge.adapter.fields import Json, Said, as_string, output_status
+from bridge.adapter.fields import Json, Said, as_word, output_status
 from bridge.adapter.jsonrpc import Peer, Response, RpcError
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, UrlPart, media_type
 
 from ._acp_agent import AcpAgent
-from ._acp_handshake import AUTH_REQUIRED, Handshake, reason_of
+from ._acp_handshake import AUTH_REQUIRED, Handshake, current, reason_of
 from ._acp_questions import AcpQuestions
 from ._acp_turn import UPDATES, AcpTurn
 from ._plain import plain
@@ -67,10 +68,14 @@ class Acp(AcpAgent):
 
     def prompt(self, prompt: Prompt) -> None:
         """Sent at once, or after the handshake, which the first prompt begins."""
-        self._turn = AcpTurn(prompt)
+        last = self._turn
+        if last and last.cost is not None:
+            self._cost = last.cost
+        self._turn = AcpTurn(prompt, before=self._cost)
         self._greeting = False
+        self.choose(prompt.options)
         if self._handshake.done:
-            self._send_prompt(self._turn)
+            self._handshake.change(prompt.options)
         else:
             self._handshake.begin()
 
@@ -80,7 +85,7 @@ class Acp(AcpAgent):
     def interrupt(self) -> bool:
         """The agent must then end the turn as `cancelled` (ACP v1, Prompt Turn: Cancellation)."""
         turn = self._turn
-        if turn is None or not turn.sent:
+        if turn is None or turn.response or not turn.sent:
             self._turn = None  # a prompt that waits for the handshake is dropped
             return False
         turn.interrupted = True
@@ -142,12 +147,22 @@ class Acp(AcpAgent):
         return {"type": "text", "text": plain(as_text(part))}
 
     def _prompted(self, turn: AcpTurn, response: Response) -> Said:
-        if response.error:
-            return self._end(self._failure(turn, response.error))
-        counted = turn.count_tokens(response.members, self._counted)
-        if self.counts_all_turns:
-            self._counted = counted
-        return self._end(turn.outcome(self, response.members.get("stopReason")))
+        turn.response = response
+        if not response.error:
+            counted = turn.count_tokens(response.members, self._counted)
+            if self.counts_all_turns:
+                self._counted = counted
+        self._questions.cancel()
+        return self.conclude()
+
+    def conclude(self) -> Sequence[AgentEvent]:
+        turn = self._turn
+        if turn is None or turn.response is None:
+            return ()
+        error, used = turn.response.error, turn.usage()
+        reason = turn.response.members.get("stopReason")
+        end = self._failure(turn, error) if error else turn.outcome(self, reason)
+        return [used, end] if used else [end]
 
     def _failure(self, turn: AcpTurn, error: RpcError) -> Failed:
         if turn.interrupted:
@@ -157,14 +172,8 @@ class Acp(AcpAgent):
         return Failed(reason_of(error), "agent-error", {"code": error.code})
 
     def _end(self, event: Done | Failed) -> Said:
-        """The turn ends, or the handshake before it."""
+        """The handshake ends, and the turn that waits for it."""
         turn, self._turn = self._turn, None
-        self._questions.cancel()
-        if turn:
-            used = turn.usage(self._cost)
-            self._cost = self._cost if turn.cost is None else turn.cost
-            if used:
-                yield used
         if turn or self._greeting:
             yield event
 
@@ -172,16 +181,18 @@ class Acp(AcpAgent):
         """ACP v1, Prompt Turn. An update before the prompt was sent belongs to the history."""
         update, turn = params["update"], self._turn
         foreign = params.get("sessionId") not in (None, self._handshake.session_id)
+        kind = str(update.get("sessionUpdate"))
+        said: Said = ()
+        if kind in ("current_mode_update", "config_option_update") and not foreign:
+            said = self._mode_update(update)
         if foreign or turn is None or not turn.sent:
             return ()
-        kind = str(update.get("sessionUpdate"))
-        if kind == "current_mode_update":
-            return self._mode_update(update)
         handler = UPDATES.get(kind)
-        return handler(turn, update) if handler else ()
+        return handler(turn, update) if handler else said
 
-    def _mode_update(self, update: Json) -> Said:
-        mode = as_string(update["currentModeId"])
-        if mode != self._handshake.facts.get("mode"):
-            self._handshake.facts["mode"] = mode
-            yield Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
+    def _mode_update(self, update: Json) -> Sequence[AgentEvent]:
+        mode = as_word(update.get("currentModeId")) or current(update, "mode")
+        if not self._handshake.report(mode):
+            return ()
+        text = Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
+        return (self._handshake.started(), text)

@@ -56,9 +56,6 @@ class AcpAgent(JsonLines):
     load_prefix: ClassVar[str] = ""
     """Precedes the id of the conversation in session/load and in all later requests."""
 
-    late_history: ClassVar[bool] = False
-    """After its answer, session/load continues with the history."""
-
     errors_are_words: ClassVar[bool] = False
     """After an error of the model the turn ends normally: `Error: …` is its last text, and no
     tokens are counted."""
@@ -83,12 +80,16 @@ class AcpAgent(JsonLines):
     """The mode in which the agent asks before it changes anything, if its default is another mode.
     A session begins in it, unless the client chooses a mode."""
 
+    changes: ClassVar[tuple[str, ...]] = ("mode", "model")
+    lingers = True
+
     def __init_subclass__(cls) -> None:
         words, flags = cls.arguments, [cls.model_flag] if cls.model_flag else []
         # The help of a subcommand shows that it exists; the general help lists the flags.
         command = words[:1] if words and not words[0].startswith("-") else ()
         flags += [word for word in words if word.startswith("-")]
         cls.cli_info = CliInfo(cls.install, cls.login, (), (*command, "--help"), tuple(flags))
+        cls.changes = ("mode",) if cls.model_flag else AcpAgent.changes
         # An image for an agent that may not take images is a file that the prompt names.
         cls.input_modes = ("text/*", "application/json", *(IMAGES if cls.images else ()))
 

@@ -8,14 +8,17 @@ from typing import Any
 
 import orjson
 
+from bridge.adapter import CONFIGURATION, SessionOptions
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word
 from bridge.adapter.jsonrpc import METHOD_NOT_FOUND, Peer, Response, RpcError
+from bridge.adapter.modes import PLAN
 from bridge.task.events import AgentEvent, Failed, Started
 
 from ._acp_agent import AcpAgent
 
 PROTOCOL = 1
-PLAN = "plan"  # the mode in which agents change nothing
+NOTHING = "_coding-agent-bridge/nothing"
+"""A method that no agent has. Each answers it with an error (ACP v1, Extensibility)."""
 AUTH_REQUIRED = -32000
 NOT_FOUND = -32002
 
@@ -35,6 +38,8 @@ class Handshake:
         self.session_id: str | None = None  # as the requests have it
         self.facts: dict[str, str | None] = {}  # model and mode of the session
         self.done = False
+        self._offers: Json = {}  # the answer that opened the session
+        self._open = False  # the session has had a prompt
         self.loading = False  # the answer to session/resume or session/load is awaited
         self._agent = agent
         self._peer = peer
@@ -63,6 +68,19 @@ class Handshake:
             "clientInfo": {"name": "coding-agent-bridge", "version": "1"},
         }
         self._peer.request("initialize", params, self._on_initialized)
+
+    def change(self, wanted: SessionOptions) -> None:
+        """Set the mode and the model of the open session. `ready` or `failed` is called after that;
+        a session that does not take them stays as it was."""
+        self._open, self.done = True, False
+        steps = [(name, getattr(wanted, name)) for name in self._agent.changes]
+        differing = [(name, one) for name, one in steps if one and one != self.facts.get(name)]
+        self._configure(self._offers, differing)
+
+    def report(self, mode: str | None) -> bool:
+        """Whether the mode that the agent reports is another one."""
+        before, self.facts["mode"] = self.facts.get("mode"), mode or self.facts.get("mode")
+        return self.facts["mode"] != before
 
     def started(self) -> Started:
         info = as_dict((self._initialized or {}).get("agentInfo"))
@@ -183,13 +201,21 @@ class Handshake:
             session_id = self._agent.start.session_id
         if not isinstance(session_id, str):
             return self._give_up(Failed(f"{self._agent.title} began no session.", "protocol"))
-        self.session_id = session_id
-        self.facts = {name: _current(result, name) for name in ("model", "mode")}
-        late = self._agent.late_history and method == "session/load"
-        mode = self.facts["mode"]
-        # The answer to a request that changes nothing comes after the rest of the history.
-        first = [("mode", mode)] if late and mode else []
-        return self._configure(result, [*first, *self._wishes(result)])
+        self.session_id, self._offers = session_id, result
+        self.facts = {name: current(result, name) for name in ("model", "mode")}
+        if method == "session/load":
+            # The answer to a request that changes nothing comes after the rest of the history.
+            mode = self.facts["mode"]
+            request = _setting(result, "mode", mode) if mode else None
+            barrier, params = request or (NOTHING, {})
+            then = partial(self._on_history, result)
+            self._peer.request(barrier, {"sessionId": session_id, **params}, then)
+            return ()
+        return self._configure(result, list(self._wishes(result)))
+
+    def _on_history(self, session: Json, response: Response) -> Said:
+        """The history of session/load has ended. Its end is all that the answer means."""
+        return self._configure(session, list(self._wishes(session)))
 
     def _not_opened(self, error: RpcError, *, resumed: bool) -> Said:
         if error.code == AUTH_REQUIRED and not self._tried_login and self._authenticates():
@@ -203,10 +229,10 @@ class Handshake:
 
     def _wishes(self, session: Json) -> Iterator[tuple[str, str]]:
         """The settings that differ from those of the session and of the command line."""
-        asks, mode = self._agent.asks, self._agent.start.options.mode
+        asks, mode = self._agent.asks, self._agent.mode
         if mode:
             yield "mode", mode
-        elif self.facts["mode"] not in (asks, PLAN) and asks in _offered_modes(session):
+        elif self.facts["mode"] not in (asks, PLAN) and asks in _offered(session, "mode"):
             yield "mode", asks
         if self._agent.model and not self._agent.model_flag:
             yield "model", self._agent.model
@@ -218,9 +244,11 @@ class Handshake:
             return self._ready()
         what, value = steps[0]
         request = _setting(session, what, value)
+        if request is None and self._open:  # the answer is the failure: prompt() has no events
+            request = f"session/set_{what}", {f"{what}Id": value}
         if request is None:
             text = f"{self._agent.title} does not let its {what} be chosen over ACP ({value})."
-            return self._give_up(Failed(text, "configuration"))
+            return self._give_up(Failed(text, CONFIGURATION))
         method, params = request
         then = partial(self._on_configured, session, steps)
         self._peer.request(method, {"sessionId": self.session_id, **params}, then)
@@ -233,7 +261,9 @@ class Handshake:
         if response.error:
             problem = reason_of(response.error)
             text = f"{self._agent.title} did not take the {what} {value}: {problem}"
-            return self._give_up(Failed(text, "configuration"))
+            offered = ", ".join(filter(None, map(as_word, _offered(session, what))))
+            text += f" (it offers: {offered})" if offered else ""
+            return self._give_up(Failed(text, CONFIGURATION))
         self.facts[what] = value
         return self._configure(session, steps[1:])
 
@@ -247,6 +277,7 @@ class Handshake:
 
     def _give_up(self, failed: Failed) -> Said:
         self._running = self._tried_login = False
+        self.done = self._open
         return self._failed(failed)
 
 
@@ -270,7 +301,7 @@ def _config_option(session: Json, what: str) -> Json | None:
     return next((one for one in options if what in (one.get("category"), one.get("id"))), None)
 
 
-def _current(session: Json, what: str) -> str | None:
+def current(session: Json, what: str) -> str | None:
     offered = as_dict(session.get(f"{what}s"))
     option = _config_option(session, what) or {}
     return as_word(offered.get(f"current{what.capitalize()}Id")) or as_word(
@@ -278,10 +309,11 @@ def _current(session: Json, what: str) -> str | None:
     )
 
 
-def _offered_modes(session: Json) -> list[Any]:
-    modes = as_list(as_dict(session.get("modes")).get("availableModes"))
-    options = as_list((_config_option(session, "mode") or {}).get("options"))
-    ids = [as_dict(one).get("id") for one in modes]
+def _offered(session: Json, what: str) -> list[Any]:
+    """The modes or the models of the session."""
+    listed = as_list(as_dict(session.get(f"{what}s")).get(f"available{what.capitalize()}s"))
+    options = as_list((_config_option(session, what) or {}).get("options"))
+    ids = [as_dict(one).get("id") or as_dict(one).get("modelId") for one in listed]
     return ids + [as_dict(one).get("value") for one in options]
 
 

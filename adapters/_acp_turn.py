@@ -8,6 +8,7 @@ from typing import Any
 
 from bridge.adapter import INTERRUPTED, Prompt
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
+from bridge.adapter.jsonrpc import Response
 from bridge.task.events import ArtifactChunk, Done, Failed, Text, Thought, ToolResult, Usage
 from bridge.task.message import RawPart, TextPart, UrlPart
 
@@ -23,6 +24,8 @@ class AcpTurn:
     heard: bool = False  # the agent has sent an update or a request since then
     interrupted: bool = False
     refused: bool = False  # the client denied a permission
+    response: Response | None = None  # to session/prompt: later updates belong to the turn, too
+    before: float | None = None  # USD, of the session before the turn; None: unknown
     tools: dict[str, Tool] = field(default_factory=dict)
     message: str | None = None  # id of the message whose text is being streamed
     new_block: bool = True
@@ -98,10 +101,9 @@ class AcpTurn:
         self.used |= {name: max(0, one - earlier.get(name, 0)) for name, one in found.items()}
         return found
 
-    def usage(self, before: float | None) -> Usage | None:
-        """`before`: the cost of the session's earlier turns; None if it is unknown."""
-        known = self.cost is not None and before is not None
-        cost = round((self.cost or 0.0) - (before or 0.0), 6) if known else None
+    def usage(self) -> Usage | None:
+        known = self.cost is not None and self.before is not None
+        cost = round((self.cost or 0.0) - (self.before or 0.0), 6) if known else None
         used = dict(self.used)
         return Usage(*tokens(used), cost, used or None) if used or known else None
 

@@ -9,7 +9,8 @@ and qwen 0.15.10 (tests/real/test_matrix.py). Measured facts that decide the cod
 * The first message about a tool may be a `tool_call`, a permission request or a result, and its
   input may be empty at first. The tool call's id connects the three.
 * An offered method may be missing: qwen offers `session/resume` and does not know it.
-* `session/load` sends the whole history before its answer; gemini sends more of it afterwards.
+* `session/load` sends the whole history before its answer; gemini sends more of it afterwards. So
+  a request that changes nothing comes before the prompt.
 * A prompt that begins with `/` is a command, which may write files without a permission (gemini's
   `/init`) or get an answer without the model: see plain(). `@path`, `!…` and `#…` are only text,
   except for AcpAgent.reads_along.
@@ -50,6 +51,7 @@ class Gemini(Acp):
     # Without it, SIGTERM reaches a parent process that ignores it.
     variables: ClassVar[Mapping[str, str]] = {"GEMINI_CLI_NO_RELAUNCH": "true", **_NODE_CHILD}
     modes = ("default", "autoEdit", "plan")  # not yolo
+    widths = ("plan", "default", "autoEdit")
     model_flag = "--model"
     images = True
     logins = (("GEMINI_API_KEY", "gemini-api-key"),)
@@ -58,7 +60,6 @@ class Gemini(Acp):
     # deletes all files with these 8 characters, because that file is empty. It ignores the space
     # where it looks for the conversation, but the name has another character for it.
     load_prefix = " "
-    late_history = True
     silent_failures = True  # a broken stream ends as end_turn
     project_files = files.GEMINI
     # Then it does not read GEMINI.md either.
@@ -77,6 +78,7 @@ class Opencode(Acp):
     environment = ("OPENCODE_*", "ANTHROPIC_*", *_OPENAI)
     variables: ClassVar[Mapping[str, str]] = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
     modes = ("build", "plan")
+    widths = ("plan", "build")
     images = True
     project_files = files.OPENCODE
     # A second reader of the same files, for plugins only, ignores the variable.
@@ -156,6 +158,7 @@ class ClaudeAgent(Acp):
     # As for Claude Code: background work would continue after the end of the task.
     variables: ClassVar[Mapping[str, str]] = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
     modes = ("default", "acceptEdits", "plan")
+    widths = ("plan", "default", "acceptEdits")
     images = True
     reads_along = True
     project_files = files.CLAUDE

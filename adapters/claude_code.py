@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from bridge.adapter import (
+    CONFIGURATION,
     AgentConfig,
     CliInfo,
     ExitStatus,
@@ -27,6 +29,7 @@ from bridge.adapter import (
     JsonLines,
     Launch,
     Prompt,
+    SessionOptions,
     SessionStart,
     as_text,
 )
@@ -53,6 +56,8 @@ class ClaudeCode(JsonLines):
     binary_setting = "CLAUDE_CODE_PATH"
     environment = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
     modes = ("default", "plan", "acceptEdits")
+    widths = ("plan", "default", "acceptEdits")
+    changes = ("mode", "model")
     homes = (homes.CLAUDE,)
     project_files = files.CLAUDE
     takes_budget = True
@@ -76,7 +81,11 @@ class ClaudeCode(JsonLines):
         self._task_id = ""
         self._ids = 0
         self._greeting = False  # the answer to `initialize` is awaited before the first prompt
+        self._facts: dict[str, str | None] = {"mode": self.mode, "model": self.model}
+        self._asked: dict[str, tuple[str, str]] = {}  # settings by the id of their request
+        self._held: list[Prompt] = []  # prompts that wait for their answers
         self._turn = ClaudeTurn()
+        self._started = Started()
         self._questions = ClaudeQuestions(self._respond, turn=lambda: self._turn)
 
     @classmethod
@@ -106,7 +115,7 @@ class ClaudeCode(JsonLines):
             {
                 f"--{'resume' if start.resume else 'session-id'}": start.session_id,
                 "--model": self.model,
-                "--permission-mode": start.options.mode,
+                "--permission-mode": self.mode,
                 "--max-budget-usd": None if budget is None else amount,
                 "--add-dir": start.folder,
             }
@@ -130,11 +139,26 @@ class ClaudeCode(JsonLines):
         self._greeting = False
         self._turn = ClaudeTurn()
         self._task_id = prompt.task_id
+        self._configure(prompt.options)
         self.steer(prompt)
+
+    def _configure(self, wanted: SessionOptions) -> None:
+        """Request the settings that differ from those of the CLI."""
+        self._asked, self._held = {}, []
+        for name, subtype in (("mode", "set_permission_mode"), ("model", "set_model")):
+            value = getattr(wanted, name)
+            if value and value != self._facts[name]:
+                request_id = self._new_id()
+                self._asked[request_id] = name, value
+                self._request(request_id, subtype, **{name: value})
+        self.choose(wanted)
 
     def steer(self, prompt: Prompt) -> None:
         """While a tool runs, the message joins the running turn; else the CLI appends another turn,
         with a result of its own."""
+        if self._asked:
+            self._held.append(prompt)
+            return
         prompt_id = self._new_id()
         self._turn.add_prompt(prompt_id)
         self.send_line(
@@ -150,11 +174,14 @@ class ClaudeCode(JsonLines):
         self._questions.answer(question, answer)
 
     def interrupt(self) -> bool:
+        if self._held:  # the turn has not begun
+            self._held = []
+            return False
         self._request(self._new_id(), "interrupt")
         return True
 
-    def _request(self, request_id: str, subtype: str) -> None:
-        request = {"subtype": subtype}
+    def _request(self, request_id: str, subtype: str, **members: str) -> None:
+        request = {"subtype": subtype, **members}
         self.send_line({"type": "control_request", "request_id": request_id, "request": request})
 
     def _respond(self, response: Json) -> None:
@@ -195,13 +222,21 @@ class ClaudeCode(JsonLines):
         match event.get("subtype"):
             case "init":
                 facts = ("session_id", "model", "claude_code_version", "permissionMode")
-                yield Started(*(as_word(event.get(name)) for name in facts))
+                self._started = Started(*(as_word(event.get(name)) for name in facts))
+                self._facts["mode"] = self._started.mode
+                yield self._started
             case "session_state_changed":
                 self._announces_state = True
                 if event.get("state") == "idle" and self._turn.complete:
                     yield from self._finish()
             case "api_retry":
                 yield _retry(event)
+            case "status" if as_word(event.get("permissionMode")) not in (
+                None,
+                self._facts["mode"],
+            ):
+                self._facts["mode"] = str(event["permissionMode"])
+                yield replace(self._started, mode=self._facts["mode"])
             case "status" if event.get("status") == "compacting":
                 yield Status("Compacting the conversation", {"type": "compacting"})
             case "permission_denied":
@@ -209,11 +244,27 @@ class ClaudeCode(JsonLines):
                 yield Status(text, {"type": "permission_denied", "name": event.get("tool_name")})
 
     def _control_response(self, event: Json) -> Said:
-        """The answer to `initialize`; answers to other requests are ignored."""
+        """The answer to `initialize`, or to a setting; answers to other requests are ignored."""
         response = as_dict(event.get("response"))
+        name, value = self._asked.pop(str(response.get("request_id")), ("", ""))
+        if name:
+            yield from self._configured(name, value, response)
         if response.get("request_id") == GREETING and self._greeting:
             self._greeting = False
             yield self._greeted(response)
+
+    def _configured(self, name: str, value: str, response: Json) -> Said:
+        if response.get("subtype") == "success":
+            self._facts[name] = value
+        elif self._held:
+            self._held = []
+            why = as_word(response.get("error")) or "it gives no reason"
+            text = f"Claude Code did not take the {name} {value}: {why}"
+            yield Failed(text, CONFIGURATION)
+        if not self._asked:
+            held, self._held = self._held, []
+            for prompt in held:
+                self.steer(prompt)
 
     def _greeted(self, response: Json) -> AgentEvent:
         if response.get("subtype") != "success":

@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any
 
 from bridge.adapter import (
+    CONFIGURATION,
     INTERRUPTED,
     AgentConfig,
     CliInfo,
@@ -33,6 +34,7 @@ from bridge.adapter import (
     JsonLines,
     Launch,
     Prompt,
+    SessionOptions,
     SessionStart,
     as_text,
 )
@@ -59,6 +61,12 @@ MODES = {
     "workspace-write": ("on-request", "workspace-write"),
     "plan": ("on-request", "read-only"),
 }
+# The sandboxes of thread/start, as turn/start has them.
+POLICIES = {
+    "read-only": "readOnly",
+    "workspace-write": "workspaceWrite",
+    "danger-full-access": "dangerFullAccess",
+}
 
 
 class Codex(JsonLines):
@@ -68,6 +76,7 @@ class Codex(JsonLines):
     binary = "codex"
     environment = ("CODEX_*", "OPENAI_*")
     modes = tuple(filter(None, MODES))
+    changes = ("mode", "model")
     steers = True
     homes = (homes.CODEX,)
     project_files = files.CODEX
@@ -96,6 +105,7 @@ class Codex(JsonLines):
         self._opening = False
         self._thread = Thread(over=None if start.resume else {})
         self._turn: CodexTurn | None = None
+        self._settled = start.options  # those of the thread
         self._questions = CodexQuestions(
             self._peer, turn=lambda: self._turn, force=config.force, cwd=start.cwd
         )
@@ -128,6 +138,7 @@ class Codex(JsonLines):
     def prompt(self, prompt: Prompt) -> None:
         """Sent at once, or after the handshake, which the first prompt begins."""
         self._turn = CodexTurn(self._thread, [_input(prompt)])
+        self.choose(prompt.options)
         self.greet()
         self._send_pending(self._turn)
 
@@ -176,12 +187,9 @@ class Codex(JsonLines):
         return ()
 
     def _open_thread(self) -> None:
-        start, config = self.start, self.config
-        policy, sandbox = MODES[start.options.mode or ""]
-        if config.force:
-            policy = "never"
-        if not start.options.mode and (config.force or config.confined):
-            sandbox = "danger-full-access"
+        start = self.start
+        policy, sandbox = self._limits()
+        self._settled = start.options
         params: dict[str, Any] = {"cwd": start.cwd, "approvalPolicy": policy, "sandbox": sandbox}
         if self.model:
             params["model"] = self.model
@@ -189,6 +197,33 @@ class Codex(JsonLines):
             params |= {"threadId": start.session_id, "excludeTurns": True}
         method = "thread/resume" if start.resume else "thread/start"
         self._peer.request(method, params, self._opened)
+
+    def _limits(self) -> tuple[str, str]:
+        """The approval policy and the sandbox of the mode."""
+        policy, sandbox = MODES[self.mode or ""]
+        if self.config.force:
+            policy = "never"
+        if not self.mode and (self.config.force or self.config.confined):
+            sandbox = "danger-full-access"
+        return policy, sandbox
+
+    def _changed(self) -> dict[str, Any]:
+        """The members of turn/start that change the thread to the client's later choices."""
+        before, now = self._settled, self.start.options
+        members, thread = dict[str, Any](), self._thread.members
+        self._settled = now
+        if now.model != before.model:
+            members["model"] = now.model
+            self._thread.members = thread = {**thread, "model": now.model}
+        if now.mode != before.mode:
+            policy, sandbox = self._limits()
+            members |= {"approvalPolicy": policy, "sandboxPolicy": {"type": POLICIES[sandbox]}}
+        if "plan" in (now.mode, before.mode):  # Codex then has instructions of its own
+            effort = {"reasoning_effort": thread.get("reasoningEffort")}
+            mode = "plan" if now.mode == "plan" else "default"
+            settings = {"model": thread.get("model"), **effort}
+            members["collaborationMode"] = {"mode": mode, "settings": settings}
+        return members
 
     def _opened(self, response: Response) -> Said:
         if response.error:
@@ -199,7 +234,7 @@ class Codex(JsonLines):
         self._opening = False
         self._thread.members, self._thread.id = response.members, thread
         if self._turn is None:
-            return [self._thread.started(self.start.options.mode)]
+            return [self._thread.started(self.mode)]
         self._send_pending(self._turn)
         return ()
 
@@ -219,13 +254,9 @@ class Codex(JsonLines):
             return
         if turn.id is None and turn.pending:
             turn.starting = True
-            params: dict[str, Any] = {"input": [part for one in turn.pending for part in one]}
-            if self.start.options.mode == "plan":  # Codex then has instructions of its own
-                thread = self._thread.members
-                effort = {"reasoning_effort": thread.get("reasoningEffort")}
-                settings = {"model": thread.get("model"), **effort}
-                params["collaborationMode"] = {"mode": "plan", "settings": settings}
-            self._request("turn/start", params, partial(self._turn_taken, turn))
+            given = [part for one in turn.pending for part in one]
+            before, params = self._settled, {"input": given, **self._changed()}
+            self._request("turn/start", params, partial(self._turn_taken, turn, before))
             turn.pending.clear()
         elif turn.id and turn.steerable:
             for one in turn.pending:
@@ -237,19 +268,21 @@ class Codex(JsonLines):
     def _request(self, method: str, params: Json, then: Callable[[Response], Said]) -> None:
         self._peer.request(method, {"threadId": self._thread.id, **params}, then)
 
-    def _turn_taken(self, turn: CodexTurn, response: Response) -> Said:
+    def _turn_taken(self, turn: CodexTurn, before: SessionOptions, response: Response) -> Said:
         turn.starting = False
         error = response.error
         if turn is not self._turn:
             return ()
         if error:
-            return self._end(Failed(error.message, details={"code": error.code}))
+            reason = "agent-error" if before == self._settled else CONFIGURATION
+            self._settled = before
+            return self._end(Failed(error.message, reason, {"code": error.code}))
         turn.id = as_word(as_dict(response.members.get("turn")).get("id"))
         if turn.id is None:
             return self._end(Failed("Codex named no turn.", "protocol"))
         self._send_pending(turn)
         began, turn.began = turn.began, True
-        return () if began else [self._thread.started(self.start.options.mode)]
+        return () if began else [self._thread.started(self.mode)]
 
     def _steered(self, turn: CodexTurn, given: list[Json], response: Response) -> Said:
         turn.steering -= 1

@@ -56,7 +56,7 @@ class CodexExec(PrintModeAdapter, like=Codex):
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         # Without the flag it refuses a folder outside of a repository, which the operator chose.
         flags = [*closed(self.config, self.start), "exec", "--json", "--skip-git-repo-check"]
-        mode = self.start.options.mode
+        mode = self.mode
         flags += [BYPASS] if self.config.force and not mode else []
         flags += options({"--sandbox": mode, "--model": self.model})
         return flags + (["resume", self.session_id, "-"] if self.session_id else ["-"])

@@ -43,6 +43,7 @@ class CursorAcp(Acp):
     arguments = ("acp",)
     environment = ("CURSOR_*",)
     modes = ("agent", "plan", "ask")
+    widths = ("ask", "plan", "agent")
     logins = (("", "cursor_login"),)
     project_files = always_loaded = files.CURSOR  # its documentation has no switch
     login_first = True  # according to its documentation; it succeeds at once if logged in
@@ -81,7 +82,7 @@ class Cursor(PrintModeAdapter, like=CursorAcp):
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         flags = ["--print", "--output-format=stream-json", "--stream-partial-output", "--trust"]
         flags += ["--force"] if self.config.force else []
-        mode = self.start.options.mode
+        mode = self.mode
         mode = mode if mode in ("plan", "ask") else None  # without a flag, the mode is `agent`
         flags += options({"--model": self.model, "--mode": mode, "--resume": self.session_id})
         return [*flags, "--", f" {plain(prompt.text)}"]

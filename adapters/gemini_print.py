@@ -53,7 +53,7 @@ class GeminiPrint(PrintModeAdapter, like=Gemini):
         self._facts: tuple[str, str | None] | None = None
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
-        mode = self.start.options.mode or ("yolo" if self.config.force else None)
+        mode = self.mode or ("yolo" if self.config.force else None)
         return options(
             {
                 "--output-format": "stream-json",

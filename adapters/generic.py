@@ -25,7 +25,15 @@ from typing import Any, ClassVar
 
 import orjson
 
-from bridge.adapter import Ability, AgentConfig, ExitStatus, Prompt, SessionStart, explain_exit
+from bridge.adapter import (
+    Ability,
+    Adapter,
+    AgentConfig,
+    ExitStatus,
+    Prompt,
+    SessionStart,
+    explain_exit,
+)
 from bridge.adapter.fields import Json, Said, output_status
 from bridge.adapter.json_lines import read
 from bridge.adapter.print_mode import RunnerAdapter
@@ -55,6 +63,10 @@ class Generic(RunnerAdapter):
     silence: ClassVar[float] = 4
     """Seconds without output after which a started CLI seems to wait for a prompt."""
 
+    shorter = (
+        f"the prompt is one of them, and the system takes up to 128 KiB for it. Leave {PROMPT} out "
+        "of AGENT_ARGS, so that the CLI reads the prompt from stdin, or send a shorter text"
+    )
     name = "generic"
     title = "The agent"
     limitations: ClassVar[Mapping[Ability, str]] = {
@@ -93,6 +105,10 @@ class Generic(RunnerAdapter):
                 f"with {PROMPT} in AGENT_ARGS each turn is a process."
             )
         return None
+
+    @classmethod
+    def variant_for(cls, config: AgentConfig) -> type[Adapter]:
+        return GenericTerminal if cls is Generic and config.lines.terminal else cls
 
     # --- calls of the session --------------------------------------------------------------------
 
@@ -160,7 +176,8 @@ class Generic(RunnerAdapter):
         if self.introducing:
             yield from self.introduced(new)
         elif self._lines.json:
-            yield from read(text.encode(), self._object, partial(_rest, shown))
+            show = partial(_rest, shown)
+            yield from read(text.encode(), self._object, show, halves=self.halves)
         else:
             yield from self.said(f"{new}\n")
 
@@ -270,6 +287,12 @@ class Generic(RunnerAdapter):
     def finished(self) -> Said:
         """The events of a turn that ended without an interrupt."""
         return [Done()]
+
+
+class GenericTerminal(Generic):
+    """With AGENT_PTY."""
+
+    writable_paths = ("/dev/pts",)
 
 
 def _compiled(pattern: str | None) -> re.Pattern[str] | None:

@@ -57,6 +57,7 @@ class Jsonl(JsonLines):
     takes_urls = True
     may_reply = True
     # Models are not listed: the program gets the client's choice in the metadata of the message.
+    changes = ("model",)
     limitations: ClassVar[Mapping[Ability, str]] = {
         "interrupt": "the program gets a cancel line and is then ended"
     }

@@ -53,7 +53,7 @@ class OpencodeRun(PrintModeAdapter, like=Opencode):
         self._reason = ""  # why the last step ended
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
-        mode = self.start.options.mode
+        mode = self.mode
         own = options({"--session": self.session_id, "--model": self.model, "--agent": mode})
         force = ["--auto"] if self.config.force else []
         # The CLI reads attached files without a permission, also outside of the workspace.

@@ -711,7 +711,8 @@ TESTED_ELSEWHERE = {
     "tests/server/mcp/test_polled_tasks.py": ("needs conversations", "transports/mcp: tasks"),
     "tests/server/mcp/test_tools.py": (
         "needs requests",
-        "server/agents: delegates; transports/mcp: delegates news outcome results toolbox tools",
+        "server/agents: delegates; "
+        "transports/mcp: artifacts delegates news outcome results toolbox tools",
     ),
     "tests/server/mcp/test_wire.py": ("needs requests", "transports/mcp: endpoint server"),
     "tests/server/mcp/test_asgi.py": ("needs connections", "transports/mcp: asgi"),

@@ -60,7 +60,8 @@ class SendParams:
     """`blocking`: the answer waits until the task has ended or asks the client. `reopens`: the id
     of a finished task, with its context, begins the next task. `attends`: the client receives the
     result. `retries`: the client shows that an equal message is a retry, not a new message.
-    `purpose`: `begin` never answers a question, `answer` only answers the question it names."""
+    `purpose`: `begin` never answers a question, `answer` only answers the question it names.
+    `model`: of a new context, if the client chooses none."""
 
     message: Message
     blocking: bool
@@ -72,6 +73,7 @@ class SendParams:
     attends: bool = False
     retries: bool = False
     purpose: Literal["any", "begin", "answer"] = "any"
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 imports, besides `bridge.adapter.print_mode` and `bridge.adapter.testing`."""
 
 from bridge.adapter.contract import (
+    CONFIGURATION as CONFIGURATION,
     INTERRUPTED as INTERRUPTED,
     Ability as Ability,
     Adapter as Adapter,

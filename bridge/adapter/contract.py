@@ -25,8 +25,8 @@ random ids.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
@@ -35,7 +35,7 @@ import orjson
 
 from bridge.adapter.exit_status import ExitStatus, explain_exit
 from bridge.adapter.fields import Json
-from bridge.adapter.json_lines import read
+from bridge.adapter.json_lines import Halves, read
 from bridge.files.home import Home
 from bridge.task.events import SESSION_LOST, AgentEvent, Answer, Failed, Question
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart, UrlPart
@@ -103,7 +103,7 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """A client's choices for its context. None: the operator's choice."""
+    """A client's choices for its context. None: the operator's choice; of a prompt: no change."""
 
     model: str | None = None
     mode: str | None = None
@@ -115,7 +115,8 @@ class SessionStart:
     """The working directory of a session, and its conversation: a new one, or one to resume.
     `folder` holds the files that came with its messages; the CLI must be able to read them. `owner`
     is the id of the principal that owns the conversation. `trusted`: the client's answer to the
-    question whether the CLI may load the repository's configuration; None: not asked."""
+    question whether the CLI may load the repository's configuration; None: not asked. `mode`: the
+    mode that the CLI reported last, if it is not the one of `options` (adapter/modes.py)."""
 
     cwd: str
     session_id: str
@@ -124,22 +125,25 @@ class SessionStart:
     folder: str | None = None
     owner: str = ""
     trusted: bool | None = None
+    mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A turn's message. `parts` are all its parts; `text` is the whole message for a CLI that reads
-    only text. Files are either parts that the CLI takes (input_modes), or `file://` URLs."""
+    only text. Files are either parts that the CLI takes (input_modes), or `file://` URLs.
+    `options`: the mode and the model from this turn on (see Adapter.changes)."""
 
     task_id: str
     context_id: str
     message: Message
+    options: SessionOptions = field(default_factory=SessionOptions)
 
     @classmethod
-    def of(cls, message: Message) -> Prompt:
+    def of(cls, message: Message, options: SessionOptions | None = None) -> Prompt:
         """The prompt of a message that has a task id and a context id."""
         assert message.task_id and message.context_id
-        return cls(message.task_id, message.context_id, message)
+        return cls(message.task_id, message.context_id, message, options or SessionOptions())
 
     @property
     def text(self) -> str:
@@ -150,6 +154,7 @@ class Prompt:
         return self.message.parts
 
 
+CONFIGURATION = "configuration"
 INTERRUPTED = Failed("The turn was interrupted.", "interrupted")
 
 
@@ -216,6 +221,14 @@ class Adapter(ABC):
     modes: ClassVar[tuple[str, ...]] = ()
     """Permission modes that a client may choose. No mode may switch permissions off."""
 
+    widths: ClassVar[tuple[str, ...]] = ()
+    """`modes` from the narrowest to the widest; empty: that is their order."""
+
+    changes: ClassVar[tuple[str, ...]] = ()
+    """The choices (`mode`, `model`) of a later message that prompt() passes to the running CLI. For
+    another one, a new process resumes the conversation. If the CLI does not take a choice, the turn
+    ends as Failed with the reason CONFIGURATION."""
+
     takes_budget: ClassVar[bool] = False
     """Whether a client may limit the cost of a session."""
 
@@ -259,6 +272,10 @@ class Adapter(ABC):
     cache_apart: ClassVar[bool] = False
     """The input tokens of a Usage exclude those of the cache, as in the API of Anthropic."""
 
+    lingers: ClassVar[bool] = False
+    """The CLI may send a part of a turn just after its end, so the session waits for a short
+    quiet. The events until then belong to the turn, and conclude() has its end."""
+
     understands_traces: ClassVar[bool] = False
     """The CLI continues the trace of the variable TRACEPARENT."""
 
@@ -278,6 +295,7 @@ class Adapter(ABC):
         self.config = config
         self.start = start
         self._outgoing = bytearray()
+        self.halves = Halves()
 
     @classmethod
     def unsupported_reason(cls, config: AgentConfig) -> str | None:
@@ -316,6 +334,11 @@ class Adapter(ABC):
         """The events of a process that ended before its turn did."""
         yield Failed(*explain_exit(self.title, status))
 
+    def conclude(self) -> Sequence[AgentEvent]:
+        """The usage and the end of a turn that has ended, with the output since; see `lingers`.
+        Empty: those that receive_line() returned. A second call returns the same events."""
+        return ()
+
     def answer(self, question: Question, answer: Answer) -> None:
         """Pass the client's answer to the CLI; only for questions that this adapter returned."""
         raise NotImplementedError(f"{self.name} asked a question and has no answer()")
@@ -347,6 +370,18 @@ class Adapter(ABC):
         """The model of the client's choice, else the operator's. None: the CLI's default."""
         return self.start.options.model or self.config.model
 
+    @property
+    def mode(self) -> str | None:
+        """The mode in which the process begins. None: the default of the CLI and its operator."""
+        return self.start.mode or self.start.options.mode
+
+    def choose(self, options: SessionOptions) -> None:
+        """For subclasses: `model` and `mode` are those of the client's later choice, if any."""
+        given = {name: getattr(options, name) for name in self.changes if getattr(options, name)}
+        mode = None if "mode" in given else self.start.mode
+        chosen = replace(self.start.options, **given)
+        self.start = replace(self.start, mode=mode, options=chosen)
+
     def unless_set(self, variables: Mapping[str, str]) -> dict[str, str]:
         """For subclasses: those of the variables that the operator has not set."""
         return {name: one for name, one in variables.items() if name not in self.config.env}
@@ -369,7 +404,7 @@ class JsonLines(Adapter):
         """The events of an object. `line`: its text, without other output that shares its line."""
 
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
-        value = json_object(line)
-        return (
-            read(line, self.receive_object) if value is None else self.receive_object(value, line)
-        )
+        value = json_object(line, self.halves.join)
+        if value is not None:
+            return self.receive_object(value, line)
+        return read(line, self.receive_object, halves=self.halves)

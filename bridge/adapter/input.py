@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bridge.adapter.contract import SessionOptions
 from bridge.task.events import Answer, Question
 from bridge.task.message import Message
 
@@ -12,6 +13,7 @@ from bridge.task.message import Message
 class AdapterInput:
     """An input that an adapter got when the CLI had written `position` bytes of output. `kind` is
     the adapter's method: `greet`; `prompt` or `steer` with a message; `answer` to a question.
+    `options`: of a prompt.
 
     The members are a schema: a new one needs a default (bridge/store/serialization.py)."""
 
@@ -20,3 +22,4 @@ class AdapterInput:
     message: Message | None = None
     question: Question | None = None
     answer: Answer | None = None
+    options: SessionOptions | None = None

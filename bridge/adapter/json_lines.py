@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 from bridge.adapter.fields import Json, Said, output_status
 from bridge.task.events import AgentEvent
 from bridge.task.text import json_object
 
+PLACES = 64  # strings whose last character may be incomplete
 STARTS = 8  # places of a line where its objects may begin; each costs a look at the rest
 # Between objects, and after the last one: blanks, and control sequences of a terminal.
 _GAP = re.compile(
@@ -25,19 +27,54 @@ _GAP = re.compile(
 _DECODER = json.JSONDecoder()
 
 
+class Halves:
+    """The halves of characters that a CLI divides between two pieces of a text: JavaScript counts
+    an emoji as two. A half at the end of a string waits for a string at the same place of a later
+    line that begins with the other half."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, str] = {}  # first halves, by the place of their string
+
+    def join(self, value: Any, place: str = "") -> Any:
+        """The value of a line, with whole characters."""
+        match value:
+            case dict():
+                return {name: self.join(one, f"{place}/{name}") for name, one in value.items()}
+            case list():
+                return [self.join(one, f"{place}/{n}") for n, one in enumerate(value)]
+            case str():
+                return self._joined(value, place)
+        return value
+
+    def _joined(self, text: str, place: str) -> str:
+        first = self._waiting.pop(place, "")
+        if first and "\udc00" <= text[:1] <= "\udfff":
+            text = (first + text[0]).encode("utf-16", "surrogatepass").decode("utf-16") + text[1:]
+        if "\ud800" <= text[-1:] <= "\udbff":
+            if len(self._waiting) >= PLACES:
+                self._waiting.clear()
+            self._waiting[place] = text[-1]
+            text = text[:-1]
+        return text
+
+
 def read(
     line: bytes,
     receive: Callable[[Json, bytes], Said],
     show: Callable[[bytes], AgentEvent] = output_status,
+    *,
+    halves: Halves | None = None,
 ) -> Said:
-    """The events of a line: `receive` reads each object, `show` other output."""
-    value = json_object(line)
+    """The events of a line: `receive` reads each object, `show` other output. `halves`: those of
+    the lines before."""
+    join = halves.join if halves else None
+    value = json_object(line, join)
     if value is not None:
         return receive(value, line)
     before, objects = _divided(line)
     said: list[AgentEvent] = [show(before)] if before.strip() else []
     for one in objects:
-        value = json_object(one)
+        value = json_object(one, join)
         said += [show(one)] if value is None else receive(value, one)
     return said
 

@@ -44,6 +44,9 @@ from bridge.task.events import (
 )
 from bridge.task.text import json_object
 
+TOO_LONG = "Argument list too long"
+"""The error E2BIG in the words of the system."""
+
 
 class RunnerAdapter(Adapter):
     """The process of the session is the runner, which runs the CLI: a new process for each turn, or
@@ -51,6 +54,12 @@ class RunnerAdapter(Adapter):
     other methods of that kind."""
 
     can_prewarm: ClassVar[bool] = False
+
+    shorter: ClassVar[str] = (
+        "the prompt is one of them, and the system takes up to 128 KiB for it. Send a shorter text "
+        "and attach the rest as a file"
+    )
+    """The remedy for TOO_LONG."""
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
@@ -139,13 +148,14 @@ class RunnerAdapter(Adapter):
                 self.send_line({"run": order})
             case {"error": str(text)}:
                 self.running = heard.get("running") is True
-                return [Failed(f"{self.title} cannot be run: {text}", "launch")]
+                remedy = f": {self.shorter}" if text == TOO_LONG else ""
+                return [Failed(f"{self.title} cannot be run: {text}{remedy}", "launch")]
         return ()
 
 
 _FACTS = (
     *("title", "binary", "environment", "modes", "project_files", "always_loaded", "homes"),
-    *("writable_paths", "reads", "uses_any_port", "verified", "variables"),
+    *("writable_paths", "reads", "uses_any_port", "verified", "variables", "widths"),
 )
 """Members that are facts of the program, not of the protocol that it speaks."""
 
@@ -235,7 +245,7 @@ class PrintModeAdapter(RunnerAdapter):
     def heard_line(self, text: str) -> Said:
         if self._over or not text.strip():
             return ()  # after the end of the turn
-        return read(text.encode(), self._heard_object)
+        return read(text.encode(), self._heard_object, halves=self.halves)
 
     def _heard_object(self, event: Json, line: bytes) -> Said:
         kind = str(event.get("type"))

@@ -26,12 +26,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit status: 0 after an orderly stop, 1 if the server cannot run,
     2 for invalid settings. Of the doctor: 0 if all necessary checks pass, 1 if one fails, 2 for
     invalid settings. 141 (SIGPIPE) if the reader of the output has exited: `… adapters | head`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it is closed: no other file may get its number
+            setattr(sys, name, open(os.devnull, mode))
     try:
         try:
             return _run(argv)
         finally:
-            if sys.stdout:
-                sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:
         # The interpreter must not write the rest of the buffer at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -52,6 +52,7 @@ FLUSH_AGAIN = 0.01
 LONGEST_LINE = 1024 * 1024  # bytes of an incomplete line; a longer one is reported in pieces
 CANONICAL = 4095  # bytes of a line that the kernel's line editor keeps
 ROWS, COLUMNS = 50, 1000  # so wide that a program hardly folds its lines
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 KEYS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters; not \t and \n
 
 
@@ -207,8 +208,7 @@ class PtyRunner:
             elif "stop" in order:
                 self._stop()
         except (OSError, ValueError, pexpect.ExceptionPexpect) as error:
-            reason = error.strerror if isinstance(error, OSError) else None
-            say(error=reason or str(error), running=self._child is not None)
+            say(error=_reason(error), running=self._child is not None)
 
     def _start(self, order: dict[str, Any]) -> None:
         if self._child:
@@ -343,6 +343,12 @@ class PtyRunner:
         if self._kill_at and now >= self._kill_at:
             self._kill_at = None
             self._signal(signal.SIGKILL)
+
+
+def _reason(error: Exception) -> str:
+    """The words of the system, without paths. pexpect gives the error of its child as a text."""
+    number = _ERRNO.match(str(error))
+    return os.strerror(int(number[1])) if number else str(error)
 
 
 def _read(fd: Fd) -> bytes | None:

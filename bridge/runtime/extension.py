@@ -61,12 +61,19 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`cwd` and `session` belong to the context, the other members to the task. None: no choice."""
+    """`cwd` and `session` belong to the context, the other members to the task. None: no choice.
+    Later messages may change the mode and the model of the session."""
 
     cwd: Any = None
     session: SessionOptions = field(default_factory=SessionOptions)
     thoughts: bool | None = None
     on_disconnect: OnDisconnect | None = None
+
+    @property
+    def choices(self) -> Mapping[str, Any]:
+        """The mode and the model, if the client chose them."""
+        given = {"mode": self.session.mode, "model": self.session.model}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def read_options(
@@ -84,12 +91,17 @@ def read_options(
         given |= {"cwd": one["cwd"]} if one.get("cwd") else {}
         given |= {name: value for name, value in (bridge or {}).items() if value is not None}
     wishes = parse(_Request, {"metadata": {"bridge": given}}).metadata.bridge
-    _check("model", wishes.model, models)
+    check_model(wishes.model, models)
     _check("mode", wishes.mode, adapter.modes)
     if wishes.budget_usd is not None and not adapter.takes_budget:
         raise _refusal("budgetUsd", "This agent takes no budget.")
     session = SessionOptions(wishes.model, wishes.mode, wishes.budget_usd)
     return Options(wishes.cwd, session, wishes.thoughts, wishes.on_disconnect)
+
+
+def check_model(model: str | None, models: tuple[str, ...]) -> None:
+    """Raises InvalidParams for a model that the operator does not allow."""
+    _check("model", model, models)
 
 
 def _check(name: str, value: str | None, allowed: tuple[str, ...]) -> None:

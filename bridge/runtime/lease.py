@@ -6,11 +6,12 @@ import asyncio
 import logging
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
-from bridge.adapter import SessionStart
+from bridge.adapter import SessionStart, modes
 from bridge.adapter.input import AdapterInput
 from bridge.errors import LaunchError
 from bridge.session.prewarm import Prewarm
@@ -20,6 +21,7 @@ from bridge.store.changes import ContextSaved, Fence, OutputRead, SessionClosed,
 from bridge.store.handle import readable
 from bridge.store.protocol import OpenSession, Store, StoreError
 from bridge.store.serialization import dump
+from bridge.task.events import OptionKind
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,8 @@ class Lease:
         self.session: Session | None = None
         self.began = "warm"
         self.slot_at: datetime | None = None
+        self._default_mode: str | None = None
+        self._modeless = False  # the process began without a mode, and has not reported one yet
         self.traceparent: str | None = None
         self.pool = prewarm.pool
         self._store = store
@@ -106,6 +110,11 @@ class Lease:
 
     # --- the conversation ----------------------------------------------------------------------
 
+    @property
+    def mode(self) -> str | None:
+        """The mode in which the next session begins; None: the default."""
+        return self.start.mode or self.start.options.mode
+
     def trust(self, allowed: bool) -> None:
         """Record the client's decision whether the CLI may use the project files."""
         self._change(replace(self.start, trusted=allowed))
@@ -113,6 +122,28 @@ class Lease:
     def remember(self, session_id: str, *, resume: bool) -> None:
         """Record the id of the conversation that the next session resumes or begins."""
         self._change(replace(self.start, session_id=session_id, resume=resume))
+
+    def choose(self, choices: Mapping[str, Any]) -> Collection[str]:
+        """Record the `mode` and the `model` that the client chose. Returns the names of those that
+        change."""
+        start = self.start
+        now = {"mode": self.mode, "model": start.options.model}
+        mode = None if "mode" in choices else start.mode
+        self._change(replace(start, mode=mode, options=replace(start.options, **choices)))
+        return {name for name, value in choices.items() if value != now[name]}
+
+    def restore(self, before: SessionStart) -> None:
+        """Take back choices: the CLI did not accept them."""
+        self._change(replace(self.start, mode=before.mode, options=before.options))
+
+    def note_mode(self, mode: str, approvals: Collection[OptionKind]) -> None:
+        """Record the mode that the CLI reports; see adapter/modes.py."""
+        if self._modeless:
+            self._modeless, self._default_mode = False, mode
+        if self.session:
+            adapter, default = type(self.session.adapter), self._default_mode
+            start = modes.reported(adapter, self.start, mode, default=default, approvals=approvals)
+            self._change(start)
 
     def _change(self, start: SessionStart) -> None:
         if start != self.start:
@@ -166,6 +197,7 @@ class Lease:
             return False
         self._change(replace(self.start, session_id=taken.start.session_id))
         self.session = taken.session
+        self._note_start()
         taken.session.tally.starts["warm"] += 1
         self._store_session(taken.session)
         return True
@@ -182,6 +214,10 @@ class Lease:
             self._forget(session)
             raise
         self.session = session
+        self._note_start()
+
+    def _note_start(self) -> None:
+        self._default_mode, self._modeless = None, not self.mode
 
     def _store_session(self, session: Session) -> None:
         """Store the session, so that a later server can find it."""

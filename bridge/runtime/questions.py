@@ -67,7 +67,7 @@ class Questions:
             return NotUnderstood(message, HASTY)
         answer = read_answer(task.question, message)
         if answer is None:
-            return NotUnderstood(message, hint(message))
+            return NotUnderstood(message, hint(task.question, message))
         return Answered(replace(answer, by=by))
 
     def project_question(self, cwd: str) -> Question | None:

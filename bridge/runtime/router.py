@@ -55,9 +55,12 @@ class Router:
 
     async def send(self, params: SendParams, principal: Principal) -> Sent:
         """Begin a task, or answer the question of a task. Raises RequestError."""
-        agent, profile = await self._choose(params, principal)
-        if profile and profile.model:
-            params = replace(params, metadata=_with_model(params, profile.model))
+        agent, profile, named = await self._choose(params, principal)
+        model = profile.model if profile else None
+        if model and named:
+            params = replace(params, metadata=_with_model(params, model))
+        elif model:  # a word of the message changes no conversation that has begun
+            params = replace(params, model=model)
         return await self._managers[agent].send(params, principal)
 
     async def get(self, task_id: str, principal: Principal, scope: Scope = "read") -> TaskHandle:
@@ -145,8 +148,11 @@ class Router:
                     return agent
         return None
 
-    async def _choose(self, params: SendParams, principal: Principal) -> tuple[str, Profile | None]:
-        """The agent, and the profile of the message or None. Raises InvalidParams."""
+    async def _choose(
+        self, params: SendParams, principal: Principal
+    ) -> tuple[str, Profile | None, bool]:
+        """The agent, the profile of the message or None, and whether the client named the profile.
+        Raises InvalidParams."""
         message = params.message
         wishes = _wishes(message.metadata, params.metadata)
         name = wishes.get("profile")
@@ -161,7 +167,7 @@ class Router:
         if owner and chosen and owner != chosen:
             text = f"this conversation is with {owner}, at this address; begin a new context"
             raise InvalidParams(text, [("metadata.bridge.agent", text)])
-        return owner or chosen or self._default, profile
+        return owner or chosen or self._default, profile, bool(name)
 
     def _named(self, wishes: Mapping[str, str], profile: Profile | None) -> str | None:
         """The agent that the client named directly, or with a skill or profile."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from bridge.adapter import Prompt
+from bridge.adapter import CONFIGURATION, Prompt, SessionOptions, SessionStart
 from bridge.adapter.input import AdapterInput
 from bridge.errors import InputUnknown, LaunchError, WorkspaceError
 from bridge.runtime.agent import Agent
@@ -72,6 +72,10 @@ class Turn:
         self._recorder = recorder
         self._questions = questions
         self._lease = lease
+        self._before: SessionStart | None = None  # without the choices of the prompt
+        self._choices = prompt.choices or {}
+        answers = filter(None, (update.answer for update in handle.task.reported))
+        self._approvals = {option.kind for one in answers for option in one.options}
 
     @property
     def ended(self) -> bool:
@@ -104,10 +108,11 @@ class Turn:
             message = await attachments.save(self._lease.key, self.handle.task.id, message)
             session = await self._live_session()
             if session:
-                given = session.told("prompt", message)
+                options = SessionOptions(**self._choices)
+                given = session.told("prompt", message, options=options)
                 if not session.adapter.handshaking:
                     self.prompted()  # committed together with the input
-                give = partial(session.prompt, Prompt.of(message))
+                give = partial(session.prompt, Prompt.of(message, options))
                 begin = partial(self._give, session, given, give)
                 await session.run(begin, self._receive, self.prompted)
         finally:
@@ -146,6 +151,10 @@ class Turn:
 
     async def _live_session(self) -> Session | None:
         """The idle session, or a new session when a slot is free. None: the task has ended."""
+        self._before = self._lease.start
+        changed, session = self._lease.choose(self._choices), self._lease.session
+        if session and not set(session.adapter.changes).issuperset(changed):
+            await self._lease.close()
         await self._lease.prepare(self._agent.attachments.folder(self._lease.key))
         span = traced(self.handle.task)
         self._lease.traceparent = span.header if span else None
@@ -185,9 +194,10 @@ class Turn:
             match event:
                 case Text():  # first, because most events are texts
                     pass
-                # The id may become an argument of a command.
-                case Started(session_id) if session_id and not session_id.startswith("-"):
-                    self._lease.remember(session_id, resume=True)
+                case Started():
+                    self._note(event)
+                case Failed(reason=reason) if reason == CONFIGURATION and self._before:
+                    self._lease.restore(self._before)
                 case Failed(reason=reason) if reason == SESSION_LOST:
                     self._lease.remember(str(uuid.uuid4()), resume=False)
                 case Question():
@@ -201,6 +211,14 @@ class Turn:
         self.apply(*happened)
         for question, answer in decided:
             self._settle(question, answer)
+
+    def _note(self, started: Started) -> None:
+        """Record the conversation of the CLI, and its mode."""
+        # The id may become an argument of a command.
+        if started.session_id and not started.session_id.startswith("-"):
+            self._lease.remember(started.session_id, resume=True)
+        if started.mode:
+            self._lease.note_mode(started.mode, self._approvals)
 
     def apply(self, *events: Event) -> None:
         """Apply `events` to the task."""
@@ -250,6 +268,7 @@ class Turn:
     def _settle(self, question: Question, answer: Answer, *events: Event) -> None:
         """Apply `events`, and give the CLI the answer to its question."""
         session = self._lease.session
+        self._approvals |= {option.kind for option in answer.options}
         if question.id == PROJECT_CONFIG and not session:
             self._lease.trust(allows(answer))
         self.apply(*events)

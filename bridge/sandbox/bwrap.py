@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bridge.sandbox.landlock import covers
+from bridge.sandbox.landlock import covers, is_inside
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _CONFINE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "confine.py")
 
 # Folders with sockets of services and files of other users: empty inside.
 _PRIVATE = ("/tmp", "/var/tmp", "/run")  # noqa: S108
+_TERMINALS = "/dev/pts"  # bwrap makes its own; those of the host would not belong to its /dev/ptmx
 _SEEN = ("/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf")  # for /etc/resolv.conf
 
 
@@ -50,7 +51,7 @@ def command(rules: Mapping[str, Any]) -> list[str]:
     for path in rules["show"]:
         words += ["--ro-bind-try", path, path]
     for path in rules["write"]:
-        words += ["--bind-try", path, path]
+        words += [] if is_inside(path, _TERMINALS) else ["--bind-try", path, path]
     for path in (*opened, *closed):
         words += ["--remount-ro", path]
     return [*words, "--", sys.executable, "-I", "-S", _CONFINE, '{"profile":"inside"}', "--"]

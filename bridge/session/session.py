@@ -153,7 +153,7 @@ class Session:
                 self.adapter.answer(question, answer)
             case AdapterInput("prompt", message=Message() as message):
                 self.streams.redactor.flush()
-                self.adapter.prompt(Prompt.of(message))
+                self.adapter.prompt(Prompt.of(message, told.options))
             case AdapterInput("steer", message=Message() as message):
                 self.adapter.steer(Prompt.of(message))
 

@@ -17,6 +17,7 @@ from bridge.process.agent_process import TERM_GRACE, AgentProcess, Hooks
 from bridge.process.line_splitter import LongLine
 from bridge.sandbox import denied
 from bridge.sandbox.profile import launch_refusal
+from bridge.session.ending import EndBuffer
 from bridge.session.redaction import Redactor, Secrets
 from bridge.task.events import (
     ENDINGS,
@@ -267,6 +268,7 @@ class SessionStreams:
         self._walls = {name: rules[name] for name in known if name in rules} if rules else None
         self._muted: asyncio.TimerHandle | None = None  # stdout has ended; the CLI may still exit
         self._words = WordBuffer()
+        self._ending = EndBuffer()
         self._heard = 0  # bytes of the output that the adapter has received
 
     def hooks(self) -> Hooks:
@@ -303,6 +305,8 @@ class SessionStreams:
     def deliver(self, events: Iterable[AgentEvent]) -> None:
         """Pass the waiting events and `events` to the turn, without secrets."""
         events = [*self._words.take(), *events]
+        if self._ending.events:
+            events = [*self._ending.take(self._conclusion), *events]
         self.position = self._heard
         if len(events) > 1:
             events = merge_text(events)
@@ -346,16 +350,25 @@ class SessionStreams:
             self.on_ready()
 
     def _receive(self, events: list[AgentEvent]) -> None:
-        """Deliver the events of some lines, without those that end within a word. A crash does not
-        lose these: their lines do not count as processed yet."""
+        """Deliver the events of some lines, without those that end within a word, or that end the
+        turn of a CLI that lingers. A crash does not lose these: their lines do not count as
+        processed yet."""
         if self._words.ends_before(events):
             self.deliver(())
         if self.process:
             self._heard = self.process.position
-        if self.turn and self._words.ends_within(events):
+        if self.turn and self._adapter.lingers and self._ending.takes(events):
+            self._ending.hold([*self._words.take(), *events], partial(self.deliver, ()))
+        elif self.turn and self._words.ends_within(events):
             self._words.hold(events, partial(self.deliver, ()))
         else:
             self.deliver(events)
+
+    def _conclusion(self) -> Sequence[AgentEvent]:
+        try:
+            return self._adapter.conclude()
+        except Exception as error:
+            return [self._adapter_failed(error)]
 
     def _receive_end(self) -> None:
         """stdout is closed: no more output can arrive, so the CLI must exit soon."""

@@ -129,11 +129,19 @@ def is_word(text: str) -> bool:
     return _phrase(text) in WORDS
 
 
-def hint(message: Message) -> str:
-    """Why the message was not understood, with the received text."""
-    text = " ".join(message.text.split())
+def hint(question: Question, message: Message) -> str:
+    """Why the message does not answer the question, with the received option or text."""
+    facts = [part.data for part in message.parts if isinstance(part, DataPart)]
+    facts = [data for data in facts if isinstance(data, dict)]
+    if any(data.get("questionId") not in (None, question.id) for data in facts):
+        return (
+            "The question that the answer names is closed, so nothing was decided. The open "
+            "question follows."
+        )
+    ids = ", ".join(str(one) for data in facts for one in _wanted_ids(data))
+    text = ids or " ".join(message.text.split())
     if not text:
-        return "The answer had no text, so nothing was decided."
+        return "The answer had no text and no option, so nothing was decided."
     return f'"{exact(text, SHOWN_ANSWER)}" is none of the possible answers, so nothing was decided.'
 
 

@@ -10,6 +10,7 @@ from bridge.task.events import ArtifactChunk
 from bridge.task.message import Part, TextPart
 
 ANSWER_ID = "assistant-response"
+SUBAGENT = "subagent-"  # begins the id of an artifact with the text of a sub-agent
 LAST_WORDS = 64 * 1024  # characters of the answer that the final status repeats
 GAP = "\n\n"  # between two blocks of an answer: clients add no separator
 LOOSE = 256  # pieces of a text that are joined together: a piece costs more than its few letters

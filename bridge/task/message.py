@@ -76,7 +76,8 @@ class Message:
     """`facts`: the content of the bridge's own words in `parts`, for programs. A client that asks
     for the bridge's extension gets them as a data part. Every other client gets them in
     `metadata.bridge`, since many clients print each data part as JSON. `trace`: of the request that
-    brought it, if the server has traces; clients do not see it."""
+    brought it, if the server has traces. `choices`: the `mode` and the `model` that it chose in a
+    conversation that had begun before. Clients see neither."""
 
     id: str
     role: Role
@@ -88,6 +89,7 @@ class Message:
     metadata: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] | None = field(default=None, repr=False)  # see idempotency.py
     trace: MessageTrace | None = field(default=None, repr=False, compare=False)
+    choices: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def text(self) -> str:

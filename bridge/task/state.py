@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import assert_never
 
-from bridge.task.artifact import ANSWER_ID, GAP, Artifact, ArtifactUpdate, end_of
+from bridge.task.artifact import ANSWER_ID, GAP, SUBAGENT, Artifact, ArtifactUpdate, end_of
 from bridge.task.events import (
     Answer,
     Answered,
@@ -47,6 +47,7 @@ from bridge.task.events import (
 from bridge.task.message import Message
 from bridge.task.transitions import PROGRESS, TRANSITIONS, IllegalTransition, TaskState
 
+WORDLESS = "The agent ended its turn without a word."
 Progress = Started | Status | Thought | ToolCall | ToolResult | Plan | Queued
 Conversation = Prompted | Question | QuestionWithdrawn | Answered | NotUnderstood | Steered
 
@@ -100,6 +101,7 @@ class Task:
     _usage: Usage | None = None
     _held: list[Event] = field(default_factory=list)  # progress made while a question is open
     _messages: int = 0
+    _told: bool = False  # clients have seen words on progress
 
     def __post_init__(self) -> None:
         self.status_time = self.created
@@ -194,6 +196,7 @@ class Task:
             return []
         if isinstance(event, Queued):
             self.queued = event
+        self._told = self._told or isinstance(event, Status)
         number = None if isinstance(event, Started) else self._next_number()
         return [self._change(target, now, event, number)]
 
@@ -225,7 +228,7 @@ class Task:
     def _add_text(self, event: Text) -> list[ArtifactUpdate]:
         artifact_id, name = ANSWER_ID, "Assistant response"
         if event.parent is not None:
-            artifact_id, name = f"subagent-{event.parent}", "Sub-agent output"
+            artifact_id, name = f"{SUBAGENT}{event.parent}", "Sub-agent output"
         artifact = self.artifacts.get(artifact_id)
         if artifact is None:
             new = self.artifacts[artifact_id] = Artifact(artifact_id, name)
@@ -280,6 +283,7 @@ class Task:
         more = (event.text or "").strip()
         words = words if more in words else f"{words}{GAP}{more}".strip()
         updates = self._add_text(Text(words, new_block=True)) if words and not said else ()
+        words = words or ("" if self.artifacts or self._told else WORDLESS)
         number = self._next_number() if words else None
         said_last = Done(end_of(words), details=event.details)
         return self._finish(said_last, target, now, number, before=updates)

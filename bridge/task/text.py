@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -65,18 +66,19 @@ def capped(value: Any) -> tuple[Any, int | None]:
     return short, size
 
 
-def json_object(line: bytes) -> dict[str, Any] | None:
+def json_object(line: bytes, join: Callable[[Any], Any] | None = None) -> dict[str, Any] | None:
     """The JSON object in a line that an agent printed, or None if the line has none.
 
     Bytes that are not UTF-8 are replaced, and so are halves of surrogate pairs: JavaScript and
-    Python write them where a text was cut. JSON that is nested too deeply to be written again is
-    refused.
+    Python write them where a text was cut; `join` gets the value before that. JSON that is nested
+    too deeply to be written again is refused.
     """
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
         try:
-            text = json.dumps(json.loads(line.decode("utf-8-sig", "replace")), ensure_ascii=False)
+            cut = json.loads(line.decode("utf-8-sig", "replace"))
+            text = json.dumps(join(cut) if join else cut, ensure_ascii=False)
             value = orjson.loads(text.encode("utf-8", "replace"))
         except (ValueError, RecursionError):
             return None

@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import tempfile
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -40,6 +41,13 @@ from bridge.files.folders import (
 from bridge.task.message import DataPart, Message, Part, RawPart, TextPart, UrlPart, media_type
 from bridge.workspace.paths import Workspaces
 
+_HEAD = 32  # characters of Base64: enough for the patterns below
+_IMAGES = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),
+}
 _UNUSUAL = re.compile(r"[^A-Za-z0-9._-]+")  # in a file's name
 
 
@@ -111,6 +119,7 @@ class Attachments:
             case RawPart(content):
                 size = len(content) // 4 * 3 - content[-2:].count("=")  # after decoding
                 self._check_size(number, size, self._limits.raw, "RAW")
+                part = _as_its_bytes(number, part)
                 if self._takes_files:
                     return part  # its media type does not matter: it can be put into a file
             case UrlPart(url) if url.lower().startswith("file:"):
@@ -241,6 +250,20 @@ class Attachments:
             self._folder = self._folder.parent.resolve() / self._folder.name
             self._base = own_folder(self._folder, None, self._group, PASSAGE)
         return self._base, self._folder
+
+
+def _as_its_bytes(number: int, part: RawPart) -> RawPart:
+    """The part with the media type of its content, if that is an image or should be one: models
+    refuse an image of another type, and with it the conversation."""
+    kind = media_type(part)
+    if not kind.startswith(("image/", "text/")):
+        return part
+    head = b64decode(part.base64[:_HEAD])
+    found = next((image for image, begins in _IMAGES.items() if begins.match(head)), None)
+    if found is None and kind in _IMAGES:
+        text = f"Part {number} is called {kind}, but its content is not an image of a known kind."
+        raise ContentTypeNotSupported(text)
+    return part if found in (None, kind) else replace(part, media_type=found)
 
 
 def _name(context_id: str) -> str:

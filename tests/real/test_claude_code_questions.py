@@ -32,6 +32,7 @@ from tests.support.real_claude_code import (
     claude_code,
     question,
     script,
+    session_id,
     streams,
     tool,
     tool_results,
@@ -268,6 +269,51 @@ async def test_a_plan_that_is_sent_back_is_revised(tmp_path: Path) -> None:
         assert "Measure, cut" in said(revised)
         assert "Measure before you cut" in told(real, "Plan it.")[0]
         assert state(await answer(client, revised, "Approve the plan")) == "completed"
+
+
+def mode(task: Json) -> str:
+    return str(task["metadata"]["bridge"]["mode"])
+
+
+async def test_an_approved_plan_and_a_later_choice_outlive_process_and_server(
+    tmp_path: Path,
+) -> None:
+    """Over a second: it starts the CLI four times."""
+    state_dir = str(tmp_path / "state")
+    async with claude_code(
+        tmp_path, BRIDGE_STATE_DIR=state_dir, BRIDGE_SESSION_IDLE_MS="1", AGENT_MODELS="haiku,opus"
+    ) as real:
+        plan = tool("ExitPlanMode", plan="Cut")
+        wishes: Json = {"metadata": {"bridge": {"mode": "plan"}}}
+        asked = await real.client().send(script("Plan it.", plan, "Done."), **wishes)
+        assert (state(asked), mode(asked)) == ("input-required", "plan")
+        done = await answer(real.client(), asked, "yes")
+        assert (state(done), mode(done)) == ("completed", "default")
+        same: Json = {"contextId": context_id(asked)}
+        assert mode(await real.client().send(script("Next.", "Done."), **same)) == "default"
+        wishes = {"metadata": {"bridge": {"mode": "acceptEdits", "model": "haiku"}}}
+        later = await real.client().send(script("Next.", "Done."), **same, **wishes)
+        assert mode(later) == "acceptEdits"
+        await real.kill()
+        await real.restart()
+        last = await real.client().send(script("Next.", tool("EnterPlanMode"), "Done."), **same)
+        assert mode(last) == "plan"
+        assert "haiku" in last["metadata"]["bridge"]["model"]
+        last = await real.client().send(script("Next.", "Done."), **same)
+        assert (mode(last), "haiku" in last["metadata"]["bridge"]["model"]) == ("plan", True)
+
+
+async def test_the_running_cli_takes_another_mode_and_model(tmp_path: Path) -> None:
+    async with claude_code(tmp_path, AGENT_MODELS="haiku,opus") as real:
+        first = await real.client().send(script("Say.", "Done."))
+        wishes: Json = {"metadata": {"bridge": {"mode": "acceptEdits", "model": "haiku"}}}
+        same: Json = {"contextId": context_id(first)}
+        (process,) = real.agents(session_id(first))
+        later = await real.client().send(script("Say.", "Done."), **same, **wishes)
+        assert (state(later), mode(later)) == ("completed", "acceptEdits")
+        assert "haiku" in later["metadata"]["bridge"]["model"]
+        assert "haiku" in real.model.requests[-1]["model"]
+        assert real.agents(session_id(first)) == [process]
 
 
 # --- without questions -------------------------------------------------------------------------

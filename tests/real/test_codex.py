@@ -369,6 +369,26 @@ async def test_a_mode_is_a_sandbox_in_which_nothing_is_asked(real: Real, mode: s
     assert "Read-only file system" in real.outputs(f"try {mode}")[-1]
 
 
+async def test_a_later_message_changes_the_mode_and_the_model(tmp_path: Path) -> None:
+    """Over a second: it starts the CLI, for five turns."""
+    async with codex(tmp_path, AGENT_MODELS="other-model") as real:
+        context = ""
+        for number, (mode, can_write) in enumerate(
+            (("plan", False), ("workspace-write", True), (None, True), ("read-only", False))
+        ):
+            path = real.workspace / f"{number}.txt"
+            wishes: Json = {"mode": mode} if mode else {"model": "other-model"}
+            members: Json = {"metadata": {"bridge": wishes}}
+            members |= {"contextId": context} if context else {}
+            steps = (run(f"touch {path}"), "the end")
+            task = await real.client().send(script(f"try {number}", *steps), **members)
+            assert (state(task), path.exists()) == ("completed", can_write), said(task)
+            assert task["metadata"]["bridge"]["mode"] == (mode or "workspace-write")
+            context = context_id(task)
+        assert task["metadata"]["bridge"]["model"] == "other-model"
+        assert real.model.requests[-1]["model"] == "other-model"
+
+
 @pytest.mark.parametrize("word", ["yes", "no"])
 async def test_to_leave_the_sandbox_takes_a_permission(real: Real, word: str) -> None:
     path = real.workspace / f"escalated-{word}.txt"

@@ -16,6 +16,7 @@ permit X   [KIND…]     ask for a permission for X, and say the outcome
 ask METHOD JSON        send any request, and say its answer
 tell METHOD JSON       send any notification
 line X                 print X as it is
+after WORD X           do it behind the answer of the turn;  babble: say x there without a pause
 told METHOD            say the params of the last request with this method
 pid  turn  cwd         say it
 wait PATH NAME         tell the test that it lives, and wait until it says go
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import sys
 import time
@@ -64,6 +66,7 @@ class Agent:
         self.asked = 0
         self.turns = 0
         self.cancelled = False
+        self.last: list[tuple[str, str]] = []  # what comes behind the answer
 
     # --- JSON-RPC ------------------------------------------------------------------------------
 
@@ -173,6 +176,9 @@ class Agent:
     def after(self, method: str) -> None:
         if method == "session/load":
             self.repeat("late")
+        last, self.last = self.last, []
+        for word, rest in last:
+            self.obey(word, rest)
         if method == "session/prompt" and self.options.get("journal"):
             time.sleep(0.1)
             self.write_down()
@@ -223,6 +229,12 @@ class Agent:
                 self.send(method=method, params=json.loads(text))
             case "line":
                 print(rest, flush=True)
+            case "after":
+                after, _, rest = rest.partition(" ")
+                self.last.append((after, rest))
+            case "babble":
+                while not select.select([sys.stdin], [], [], 0)[0]:
+                    self.say("x")
             case "told":
                 self.say(json.dumps(self.told.get(rest)))
             case "wait":

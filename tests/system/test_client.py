@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -554,6 +555,49 @@ async def test_a_reader_that_ends_early_is_no_error(cab: Cab) -> None:
     _, err = await asyncio.wait_for(process.communicate(), 30)
     assert b"Traceback" not in err
     assert process.returncode == 141
+
+
+# --- input that is no message, and streams that are closed ---------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "problem"),
+    [
+        (("-",), b"a\xff\xfeb", "stdin is not UTF-8 at byte 1"),
+        (("-",), b"", "stdin is empty"),
+        (("-",), b" \n", "stdin is empty"),
+        (("a\udcff",), b"", "the text is not UTF-8 at byte 1"),
+        (("--data", "-"), b'{"a": "\xff"}', "is not JSON"),
+        (("--data", "-"), b'{"a": "\\ud800"}', "is not JSON"),
+        (("--data", "-"), b"[" * 100_000, "is not JSON"),
+        (("--data", "-"), b"", "is not JSON"),
+        (("x", "--file", "/dev/zero"), b"", "more than 100 MiB"),
+        (("x", "--data", "/dev/zero"), b"", "more than 100 MiB"),
+        (("x", "--file", "/"), b"", "Is a directory"),
+    ],
+)
+async def test_what_is_no_message_is_a_usage_error(
+    cab: Cab, words: tuple[str, ...], given: bytes, problem: str
+) -> None:
+    done = await cab.run("send", *words, stdin=given)
+    assert (done.status, done.error) == (2, "A2ACLI_ERR_USAGE")
+    assert problem in done.err
+
+
+@pytest.mark.parametrize("flags", [(), ("--quiet",), ("-o", "json"), ("--stream",)])
+@pytest.mark.parametrize("closed", [">&-", "<&-", ">&- <&- 2>&-"])
+async def test_a_closed_stream_is_no_error(cab: Cab, flags: tuple[str, ...], closed: str) -> None:
+    """Over a second: it starts the client as a process, since a fork has streams."""
+    command = shlex.join([*COMMAND, "send", "text x", *flags])
+    process = await asyncio.create_subprocess_shell(
+        f"exec {command} {closed}",
+        cwd=cab.cwd,
+        env=cab.env,
+        stderr=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    done = await ended(process)
+    assert (done.status, "rror" in done.err) == (0, False), done.err
 
 
 # --- finding the server, and its token ----------------------------------------------------------

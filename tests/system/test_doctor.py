@@ -712,6 +712,49 @@ def test_a_workspace_in_git_is_told_so(machine: Machine, kind: str) -> None:
     assert doctor_machine.repository("/proc") is None
 
 
+@pytest.mark.parametrize("kind", ["worktree", "submodule", "subfolder", "clone"])
+def test_a_workspace_whose_commits_go_elsewhere_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    main, place = tmp_path / "main", tmp_path / kind
+    git = "git -c user.name=a -c user.email=a@b -c protocol.file.allow=always"
+    begin = f"git init -q {main} && cd {main} && {git} commit -q --allow-empty -m first"
+    place = main / kind if kind in ("submodule", "subfolder") else place
+    make = {
+        "worktree": f"git worktree add -q {place}",
+        "submodule": f"{git} submodule --quiet add ./ {kind}",
+        "subfolder": f"mkdir {place}",
+        "clone": f"git clone -q . {place}",
+    }
+    subprocess.run(f"{begin} && {make[kind]}", shell=True, check=True)
+    folder = main / ".git/modules/submodule" if kind == "submodule" else main / ".git"
+    for profile, allowed, failed in (
+        ("landlock", "", kind != "clone"),
+        ("bwrap", "", kind != "clone"),
+        ("none", "", False),
+        ("landlock", str(folder), False),
+    ):
+        monkeypatch.setenv("BRIDGE_SANDBOX", profile)
+        monkeypatch.setenv("BRIDGE_SANDBOX_WRITE", allowed)
+        monkeypatch.setenv("AGENT_REPO_PATH", str(place))
+        (check,) = doctor_machine.workspace(load({}).settings)
+        assert check.failed is failed, (profile, allowed)
+        if failed:
+            assert f"BRIDGE_SANDBOX_WRITE={folder}" in check.next
+            assert not check.needed
+
+
+@pytest.mark.parametrize("text", ["gitdir: /etc", "gitdir: ../x", "x" * 10_000, "gitdir: \0"])
+def test_a_file_that_leads_to_no_repository_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    (tmp_path / ".git").write_text(text)
+    monkeypatch.setenv("BRIDGE_SANDBOX", "landlock")
+    monkeypatch.setenv("AGENT_REPO_PATH", str(tmp_path))
+    (check,) = doctor_machine.workspace(load({}).settings)
+    assert (check.status, check.next) == ("ok", "")
+
+
 def test_a_workspace_that_cannot_be_written_is_told_so(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

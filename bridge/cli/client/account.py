@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from bridge.cli.client.messages import stdin_line
 from bridge.cli.client.output import Fields, print_json
 from bridge.cli.client.session import CommandSession
 from bridge.client import bindings, config
@@ -85,7 +86,7 @@ async def login(session: CommandSession) -> int:
     """Store a token for one origin."""
     origin = _origin(session)
     if session.options.token_stdin:
-        token = sys.stdin.readline().strip()
+        token = stdin_line()
     elif sys.stdin.isatty():
         token = getpass.getpass(f"Token for {origin}: ").strip()
     else:

@@ -114,8 +114,9 @@ def answer_text(answer: Mapping[str, Any]) -> str:
     task = answer.get("task") or {}
     artifacts = task.get("artifacts") or ()
     own = [one for one in artifacts if one.get("artifactId") == ANSWER]
-    if artifacts:
-        return "".join(text_of(one.get("parts") or ()) for one in own or artifacts)
+    said = "".join(text_of(one.get("parts") or ()) for one in own or artifacts)
+    if said or own:
+        return said
     return "" if question_of(task) else text_of(_status_parts(task))
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from bridge.cli.client.messages import stdin_line
 from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
 from bridge.cli.client.sending import needs_extension
 from bridge.cli.client.session import CommandSession, trace
@@ -274,7 +275,7 @@ async def push_config(session: CommandSession) -> int:
         if options.auth_scheme:
             params["authentication"] = {"scheme": options.auth_scheme}
             if options.auth_credentials_stdin:
-                params["authentication"]["credentials"] = sys.stdin.readline().strip()
+                params["authentication"]["credentials"] = stdin_line()
     operation = {
         "create": bindings.PUSH_CREATE,
         "get": bindings.PUSH_GET,

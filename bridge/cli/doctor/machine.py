@@ -17,6 +17,7 @@ from bridge.cli.doctor.report import Check, failed, note, ok
 from bridge.errors import ConfigurationError
 from bridge.process import cgroup
 from bridge.sandbox import landlock
+from bridge.sandbox.landlock import is_inside
 from bridge.sandbox.profile import best
 from bridge.server.operate.port_users import reason
 from bridge.server.operate.ports import Ports
@@ -93,7 +94,13 @@ def workspace(settings: Settings) -> Iterator[Check]:
         yield failed("workspace", f"{path} is not writable: {problem}", step, path=path)
         return
     inside = repository(path)
-    if inside:
+    outside = inside and _unwritable_git(settings, inside)
+    if outside:
+        text = f"{path}, in git, but agents cannot commit: their sandbox keeps {outside} unchanged"
+        step = f"BRIDGE_SANDBOX_WRITE={outside}, if agents shall commit"
+        facts = {"path": path, "git": True, "readOnly": str(outside)}
+        yield Check("workspace", "failed", text, step, facts, needed=False)
+    elif inside:
         yield ok("workspace", f"{path}, in git", path=path, git=True)
     else:
         text = f"{path}, not in git: git cannot undo the changes of an agent"
@@ -104,6 +111,42 @@ def repository(path: str) -> Path | None:
     """The root of the git repository that contains the folder. In a worktree, `.git` is a file."""
     folder = Path(path)
     return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+
+
+def _unwritable_git(settings: Settings, root: Path) -> Path | None:
+    """The folder of the repository's objects and branches, if agents cannot write there: in a
+    linked worktree or a submodule, or if the workspace is a part of the repository."""
+    sandbox = settings.sandbox
+    profile = best() if sandbox.profile == "auto" else sandbox.profile
+    if profile not in ("landlock", "bwrap"):
+        return None
+    folder = _git_folder(root)
+    given = (settings.agent.workspaces.default, *sandbox.write)
+    writable = [os.path.realpath(os.path.expanduser(one)) for one in given]
+    if folder is None or any(is_inside(str(folder), one) for one in writable):
+        return None
+    return folder
+
+
+def _git_folder(root: Path) -> Path | None:
+    """Where git keeps the objects of the working tree. None if a file leads to another place: it
+    may be a file of an agent."""
+    found = root / ".git"
+    try:
+        if found.is_file():
+            found = root / _line(found).removeprefix("gitdir:").strip()
+        common = found / "commondir"
+        found = found / _line(common) if common.is_file() else found
+        found = found.resolve()
+        known = (found / "HEAD").is_file() and (found / "objects").is_dir()
+    except (OSError, ValueError, RuntimeError):
+        return None
+    return found if known else None
+
+
+def _line(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.readline(4096).strip()
 
 
 def _unwritable(path: str | Path) -> str | None:

@@ -25,7 +25,7 @@ from bridge.runtime.extension import Options
 from bridge.runtime.nodes.commands import Accepted, Elsewhere, done
 from bridge.runtime.recorder import created_by
 from bridge.runtime.sending.idempotency import IdempotencyIndex, Reservation
-from bridge.runtime.sending.start import ContextStarts
+from bridge.runtime.sending.start import ContextStarts, changed
 from bridge.store.changes import Change, ContextKey, ContextSaved, Fence
 from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, readable
@@ -199,7 +199,7 @@ class SendOperation:
         context = self._contexts.get(handle.context)
         if context:
             check_place(context.lease.start.cwd, principal.workspaces)
-        if context and self._steers(context, handle, message):
+        if context and self._steers(context, handle, request):
             return self._steer(context, handle, message, request)
         if task.question is None or context is None:
             if task.owner != principal.id:
@@ -223,8 +223,11 @@ class SendOperation:
         self._tasks.store.append(accepted, fence=handle.fence)
         return Sent(handle, handle.log.last)
 
-    def _steers(self, context: Context, handle: TaskHandle, message: Message) -> bool:
-        return self._policy.when_busy == "steer" and context.can_steer(handle, message)
+    def _steers(self, context: Context, handle: TaskHandle, request: _Request) -> bool:
+        if self._policy.when_busy != "steer" or not context.can_steer(handle, request.message):
+            return False
+        options = self._starts.options(request.message, request.params)
+        return not changed(context.lease.start, options)  # a turn has one mode and one model
 
     def _steer(
         self, context: Context, handle: TaskHandle, message: Message, request: _Request
@@ -243,7 +246,7 @@ class SendOperation:
         options = self._starts.options(request.message, request.params)
         context = self._context(options, request)
         running = context.only_task
-        if running and self._steers(context, running, message):
+        if running and self._steers(context, running, request):
             return self._steer(context, running, message, request)
         self._check_queue(context)
         self._contexts.pool.quotas.begin(principal.id)
@@ -272,7 +275,12 @@ class SendOperation:
             owner=principal.id,
             attended=request.params.attends and on_disconnect == "cancel",
         )
-        message = replace(request.message, task_id=task.id, context_id=context_id)
+        message = replace(
+            request.message,
+            task_id=task.id,
+            context_id=context_id,
+            choices=options.choices or None,
+        )
         task.history.append(message)
         handle = TaskHandle(
             task,
@@ -334,7 +342,7 @@ class SendOperation:
         saved = [] if not request.fence.saved else await store.contexts(key.agent, key)
         start = readable(SessionStart, saved[0].start) if saved else None
         if start is None:
-            start = self._starts.new(options, request.message, request.principal)
+            start = self._starts.new(options, request.params, request.principal)
             share = self._agent.sessions.share(start.cwd)
             store.append([ContextSaved(key, dump(start), share)], fence=request.fence)
         else:
@@ -360,7 +368,7 @@ class SendOperation:
         if known:
             self._starts.check(known.lease.start, options, request.principal)
             return known
-        start = self._starts.new(options, request.message, request.principal)
+        start = self._starts.new(options, request.params, request.principal)
         context = self._contexts.add(start, request.fence)
         context.lease.save()
         return context

@@ -16,6 +16,7 @@ from bridge.task.message import Message
 from bridge.task.state import Task
 from bridge.task.text import one_line
 from bridge.transports.json_body import in_thread, is_large
+from bridge.transports.mcp.artifacts import artifact_text, named
 from bridge.transports.mcp.news import log_lines
 from bridge.transports.mcp.results import (
     PIECE,
@@ -41,22 +42,26 @@ def uri_of(task_id: str, part: str) -> str:
     return f"bridge://tasks/{task_id}/{part}"
 
 
-async def read_part(router: Router, task_id: str, part: str, principal: Principal) -> str:
-    """A part of the outcome. Raises RequestError."""
+async def read_part(
+    router: Router, task_id: str, part: str, principal: Principal, *, artifact: str | None = None
+) -> str:
+    """A part of the outcome; `artifact` names one for that part. Raises RequestError."""
     handle = await router.get(task_id, principal)
     await durable(None, handle)
     task = await handle.whole()
     if not is_large(handle.size, task):
-        return _part(task, part, handle.agent)
-    return await in_thread(_part, task.snapshot(), part, handle.agent)
+        return _part(task, part, handle.agent, artifact)
+    return await in_thread(_part, task.snapshot(), part, handle.agent, artifact)
 
 
-def _part(task: Task, part: str, agent: str) -> str:
+def _part(task: Task, part: str, agent: str, artifact: str | None) -> str:
     match part:
         case "text":
             return answer_of(task)
         case "log":
             return "\n".join(log_lines(task))
+        case "artifact":
+            return artifact_text(task, artifact)
     return _summary(task, agent)
 
 
@@ -71,8 +76,7 @@ def _summary(task: Task, agent: str) -> str:
     ]
     if reason := reason_of(task):
         lines.append(f"Reason: {reason}")
-    names = [one.name or one.id for one in task.artifacts.values()]
-    lines.append(f"Artifacts: {', '.join(names) or 'none'}")
+    lines.append(f"Artifacts: {', '.join(named(task)) or 'none'}")
     words = last_words(task)
     return "\n".join([*lines, cut(words, SUMMARY_WORDS)] if words else lines)
 
@@ -88,7 +92,8 @@ async def read_piece(router: Router, arguments: Mapping[str, Any], principal: Pr
     """The result of the tool `result`. Offsets and totals count characters."""
     task_id, part = arguments["task_id"], arguments["part"]
     offset, limit = arguments.get("offset", 0), arguments.get("limit", PIECE)
-    whole = await read_part(router, task_id, part, principal)
+    artifact = arguments.get("artifact")
+    whole = await read_part(router, task_id, part, principal, artifact=artifact)
     if offset > len(whole):
         raise InvalidParams(f"offset is above the total of {len(whole)} characters.")
     content = cut(whole[offset : offset + limit + 1], limit)

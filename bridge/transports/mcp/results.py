@@ -18,6 +18,7 @@ from bridge.task.message import TextPart
 from bridge.task.state import StatusUpdate, Task
 from bridge.task.text import exact, one_line, readable
 from bridge.task.transitions import TaskState
+from bridge.transports.mcp.artifacts import SHOWN, named, words_of
 from bridge.transports.mcp.news import Item, update_text
 
 Json = dict[str, Any]
@@ -112,10 +113,13 @@ def _task(view: View, words: int, question_chars: int) -> Json:
     }
     if reason := reason_of(task):
         shown["reason"] = reason
-    last = last_words(task)
+    last = last_words(task) or (words_of(task) if task.state.terminal else "")
     kept = cut(last, words) if last else ""
     if kept:
         shown["text"] = kept
+    artifacts = list(named(task))[:SHOWN]
+    if artifacts:
+        shown["artifacts"] = [cut(name, OPTION_CHARS) for name in artifacts]
     if view.news:
         shown["news"] = [item.encode() for item in _newest(view.news, words - size_of(kept))]
     if not task.state.terminal or view.news:
@@ -166,7 +170,7 @@ def answer_of(task: Task) -> str:
         if artifact
         else ""
     )
-    return said or last_words(task)
+    return said or words_of(task) or last_words(task)
 
 
 def _question(task: Task, asked: Question, answered_by: str, chars: int) -> Json:
@@ -229,6 +233,9 @@ def _text_of(shown: Mapping[str, Any]) -> str:
     lines += [f"[{item['kind']}] {item['text']}" for item in shown.get("news", ())]
     if "text" in shown:
         lines.append(shown["text"])
+    if "artifacts" in shown:
+        names = ", ".join(shown["artifacts"])
+        lines.append(f'Artifacts (call result with part "artifact" and a name): {names}')
     if question := shown.get("question"):
         lines.append(question["text"])
         lines += [f"- {one['name']} (option_id {one['id']})" for one in question.get("options", ())]

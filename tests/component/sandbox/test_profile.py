@@ -114,6 +114,18 @@ async def test_further_paths_can_be_allowed(workspace: Path) -> None:
         assert artifact_text(task) == "written\n"
 
 
+@pytest.mark.parametrize("profile", ["none", *CONFINED])
+async def test_a_cli_on_a_terminal_works_in_each_sandbox(workspace: Path, profile: str) -> None:
+    """Over a second: it starts a server, the runner and the terminal of a CLI."""
+    async with shell(workspace, BRIDGE_SANDBOX=profile, AGENT_PTY="true") as client:
+        for _ in range(2):
+            task = await client.send("tty && echo here >/dev/tty")
+            assert state(task) == "completed", said(task)
+            device, said_there = artifact_text(task).splitlines()
+            assert device.startswith("/dev/pts/")
+            assert said_there == "here"
+
+
 @needs_landlock
 async def test_it_connects_only_to_the_ports_that_are_allowed(workspace: Path) -> None:
     with (

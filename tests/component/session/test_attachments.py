@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from bridge.errors import LaunchError
-from bridge.task.message import Message, RawPart, Role, UrlPart
+from bridge.errors import ContentTypeNotSupported, LaunchError
+from bridge.task.message import Message, RawPart, Role, UrlPart, media_type
 from bridge.workspace.attachments import Attachments
 from bridge.workspace.paths import Workspaces
 from tests.support.client import artifact_text, context_id, said, state
@@ -276,3 +276,39 @@ async def test_files_of_another_user_are_taken_back(tmp_path: Path, outside: Pat
     made.close()
     assert (await asyncio.to_thread(outside.stat)).st_uid == os.geteuid()
     assert untouched(outside)
+
+
+# --- images --------------------------------------------------------------------------------------
+
+IMAGES = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff\xe0",
+    "image/gif": b"GIF89a",
+    "image/webp": b"RIFF\x0a\0\0\0WEBPVP8 ",
+}
+
+
+def image(content: bytes, kind: str) -> Message:
+    return Message("m", Role.USER, (RawPart(b64encode(content).decode(), kind, "x.png"),))
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize("called", [*IMAGES, "text/plain", "image/svg+xml"])
+def test_the_bytes_of_an_image_decide_its_type(
+    attachments: Attachments, kind: str, called: str
+) -> None:
+    (part,) = attachments.check(image(IMAGES[kind] + b"rest", called)).parts
+    assert media_type(part) == kind
+
+
+@pytest.mark.parametrize("content", [b"", b"<svg/>", b"%PDF-1.7", b"text " * 100])
+def test_what_is_no_image_is_refused_as_one(attachments: Attachments, content: bytes) -> None:
+    with pytest.raises(ContentTypeNotSupported, match="Part 0 is called image/png"):
+        attachments.check(image(content, "image/png"))
+
+
+@pytest.mark.parametrize("kind", ["image/svg+xml", "image/x-own", "application/octet-stream"])
+def test_other_types_stay(attachments: Attachments, kind: str) -> None:
+    content = b"<svg/>" if kind.startswith("image") else IMAGES["image/png"]
+    (part,) = attachments.check(image(content, kind)).parts
+    assert media_type(part) == kind

@@ -47,10 +47,10 @@ def specified() -> list[Json]:
     tools = without_later_features(resolved(document["tools"], document["$defs"]))
     tools = [tool for tool in tools if tool["name"] not in NOT_YET]
     result = next(tool for tool in tools if tool["name"] == "result")
-    result["inputSchema"]["properties"]["part"]["enum"] = ["summary", "text", "log"]
+    result["inputSchema"]["properties"]["part"]["enum"] = ["summary", "text", "log", "artifact"]
     result["description"] = (
-        "Read the outcome of a task in pieces: summary, text (the whole answer) or log. Pass "
-        "next_offset as offset to read on."
+        "Read the outcome of a task in pieces: summary, text (the whole answer), log, or an "
+        "artifact by its name. Pass next_offset as offset to read on."
     )
     return tools
 
@@ -92,7 +92,7 @@ def most_tokens(text: str) -> int:
             {"prompt": "x", "files": ["a"]},
             "Pass an absolute cwd, or absolute paths in files.",
         ),
-        ("result", {"task_id": "x", "part": "all"}, "part must be one of: summary, text, log."),
+        ("result", {"task_id": "x", "part": "all"}, "part must be one of: summary, text, log, "),
         ("result", {"task_id": "x", "part": "log"}, "Call list_tasks to find your tasks."),
         ("wait", {"task_id": "x"}, "Call list_tasks to find your tasks."),
         ("cancel", {"task_id": "x"}, "Call list_tasks to find your tasks."),
@@ -175,6 +175,70 @@ async def test_no_result_is_large(client: Mcp, word: str) -> None:
     ]
     for result in results:
         assert len(json.dumps(result)) <= MOST, result["structuredContent"].keys()
+
+
+def artifact(name: str, *parts: Json, **members: Any) -> str:
+    """The line of a prompt with which the agent delivers an artifact."""
+    line = {"type": "artifact", "name": name, "parts": list(parts), **members}
+    return f"line {json.dumps(line)}"
+
+
+async def test_artifacts_are_named_and_read_by_their_names(client: Mcp) -> None:
+    script = "\n".join(
+        (
+            artifact("report", {"text": "one "}),
+            artifact("report", {"text": "two"}, append=True),
+            artifact("data", {"data": {"a": 1}}, {"raw": "AAAA", "filename": "x.bin"}),
+            artifact("twice", {"text": "first"}, artifactId="t1"),
+            artifact("twice", {"text": "second"}, artifactId="t2"),
+        )
+    )
+    called = await client.tool("delegate", {"prompt": script})
+    done = shown(called)
+    assert done["artifacts"] == ["report", "data", "t1", "t2"]
+    assert done["text"] == "one two\n\nfirst\n\nsecond"
+    assert "report, data, t1, t2" in called["content"][0]["text"]
+
+    async def read(**arguments: Any) -> str:
+        found = await client.tool("result", {"task_id": done["task_id"], **arguments})
+        return str(shown(found)["content"])
+
+    assert await read(part="text") == done["text"]
+    assert await read(part="artifact", artifact="report") == "one two"
+    assert await read(part="artifact", artifact="t2") == "second"
+    assert '"a": 1' in await read(part="artifact", artifact="data")
+    assert "[x.bin, application/octet-stream, 3 bytes]" in await read(
+        part="artifact", artifact="data"
+    )
+    assert "Artifacts: report, data, t1, t2" in await read(part="summary")
+    for wrong in ({}, {"artifact": "x"}, {"artifact": "twice"}):
+        arguments = {"task_id": done["task_id"], "part": "artifact", **wrong}
+        refused = await client.tool("result", arguments)
+        assert refused["isError"]
+        assert "report, data, t1, t2" in refused["content"][0]["text"]
+
+
+async def test_the_answer_is_no_artifact_with_a_name(client: Mcp) -> None:
+    script = f"text the answer\n{artifact('report', {'text': 'r'})}"
+    done = shown(await client.tool("delegate", {"prompt": script}))
+    assert (done["text"], done["artifacts"]) == ("the answer", ["report"])
+    only = await client.tool("result", {"task_id": done["task_id"], "part": "artifact"})
+    assert shown(only)["content"] == "r"
+    plain = shown(await client.tool("delegate", {"prompt": "text a"}))
+    assert "artifacts" not in plain
+
+
+async def test_a_long_artifact_is_read_in_pieces(client: Mcp) -> None:
+    script = artifact("long", {"text": "x" * 100_000})
+    done = shown(await client.tool("delegate", {"prompt": script}))
+    whole, offset = "", 0
+    while offset < 100_000:
+        arguments = {"task_id": done["task_id"], "part": "artifact", "offset": offset}
+        found = await client.tool("result", arguments)
+        assert len(json.dumps(found)) <= MOST
+        whole += shown(found)["content"]
+        offset = shown(found).get("next_offset", 100_000)
+    assert whole == "x" * 100_000
 
 
 async def test_many_tasks_fit_into_a_result(client: Mcp) -> None:

@@ -269,30 +269,32 @@ async def test_a_link_out_of_the_workspace_leads_nowhere(workspace: Path, tmp_pa
         assert artifact_text(task) == roots[0]
 
 
-# --- contexts keep what they began with --------------------------------------------------------
+# --- contexts keep most of what they began with ------------------------------------------------
 
 
-async def test_another_choice_in_a_known_context_is_refused(workspace: Path, service: Path) -> None:
+async def test_another_place_or_budget_in_a_known_context_is_refused(
+    workspace: Path, service: Path
+) -> None:
     async with recording_argv(workspace, agent_models=MODELS) as (server, _):
         client = server.client()
         first: Json = {"cwd": "service", "model": "opus", "mode": "plan", "budgetUsd": 1}
         context = (await client.send("hi", **choose(**first)))["contextId"]
-        for name, other in {
-            "cwd": ".",
-            "model": "sonnet",
-            "mode": "default",
-            "budgetUsd": 2,
-        }.items():
+        for name, other in {"cwd": ".", "budgetUsd": 2}.items():
             error = await refused(client, contextId=context, **choose(**{name: other}))
             assert "begin a new context" in str(error)
             assert state(await client.send("hi", contextId=context, **choose(**first))) == "failed"
         assert state(await client.send("hi", contextId=context)) == "failed"
 
 
-async def test_a_choice_that_comes_late_is_another_choice(workspace: Path) -> None:
-    async with recording_argv(workspace, agent_models=MODELS) as (server, _):
+async def test_another_mode_or_model_reaches_the_next_process(workspace: Path) -> None:
+    async with recording_argv(workspace, agent_models=MODELS) as (server, argv):
         context = (await server.client().send("hi"))["contextId"]
-        await refused(server.client(), contextId=context, **choose(model="opus"))
+        for choice, flag in ({"model": "opus"}, "--model=opus"), ({"mode": "plan"}, "plan"):
+            await server.client().send("hi", contextId=context, **choose(**choice))
+            assert flag in argv.read_text()
+            await refused(
+                server.client(), contextId=context, **choose(**dict.fromkeys(choice, "x"))
+            )
 
 
 async def test_a_refused_choice_leaves_no_context_and_no_task(workspace: Path) -> None:

@@ -35,6 +35,12 @@ async def folder(client: Client, text: str = "cwd", **members: Any) -> str:
     return Path(artifact_text(await client.send(text, **members))).name
 
 
+def model(server: Server, task: Json) -> str | None:
+    """The model of the conversation."""
+    found = {one.id: one.lease.start for two in server.managers for one in two.contexts}
+    return found[context_id(task)].options.model
+
+
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize(
     ("metadata", "expected"),
@@ -103,9 +109,31 @@ async def test_the_profiles_model_is_the_conversations(write: Write) -> None:
         again: Any = {"contextId": context_id(task)}
         await client.send("text hi", metadata=bridge(profile="complex"), **again)
         await client.send("text hi", metadata=bridge(model="big"), **again)
-        for wish in ({"model": "other"}, {"profile": "routine"}):
-            with pytest.raises(RpcError, match="model"):
-                await client.send("text hi", metadata=bridge(**wish), **again)
+        assert model(server, task) == "big"
+        await client.send("text no typo", **again)  # a word of the message changes nothing
+        assert model(server, task) == "big"
+        for wish, found in (({"model": "other"}, "other"), ({"profile": "routine"}, "small")):
+            await client.send("text hi", metadata=bridge(**wish), **again)
+            assert model(server, task) == found
+        with pytest.raises(RpcError, match="other, big, small"):
+            await client.send("text hi", metadata=bridge(model="huge"), **again)
+
+
+@pytest.mark.parametrize("metadata", [{}, bridge(thoughts=True)])
+async def test_a_keyword_chooses_the_model_of_a_new_conversation_only(
+    write: Write, metadata: Json
+) -> None:
+    one = TWO.partition("[agents.Second")[0] + PROFILES.replace('agent = "Second-2_x"', "")
+    async with agents(write(one)) as server:
+        client = server.client()
+        begun = await client.send("text a typo", contextId="begun", metadata=metadata)
+        assert model(server, begun) == "small"
+        for text in ("text please refactor", "text hi"):
+            await client.send(text, contextId="begun", metadata=metadata)
+            assert model(server, begun) == "small"
+        plain = await client.send("text hi")
+        await client.send("text a typo", contextId=context_id(plain))
+        assert model(server, plain) is None
 
 
 @pytest.mark.parametrize(

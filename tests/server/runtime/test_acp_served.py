@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.acp_agent import PROGRAM
+from tests.support.acp_served import again, agent, closed
 from tests.support.client import (
     Json,
     artifact_text,
@@ -24,25 +20,7 @@ from tests.support.client import (
     task_id,
 )
 from tests.support.liveness import listening
-from tests.support.served import Server, serving
-
-
-@asynccontextmanager
-async def agent(
-    workspace: Path, options: Json | None = None, adapter: str = "acp", **settings: Any
-) -> AsyncIterator[Server]:
-    args = ("-I", "-S", PROGRAM, json.dumps(options or {}))
-    async with serving(workspace, agent_adapter=adapter, agent_args=args, **settings) as server:
-        yield server
-
-
-async def again(server: Server, task: Json, text: str) -> Json:
-    """The next message: an answer if the task waits for one, else another turn."""
-    client, context = server.client(), context_id(task)
-    if state(task) != "input-required":
-        return await client.send(text, contextId=context)
-    parts = client.answer_parts(task, text)
-    return await client.send(parts, contextId=context, taskId=task_id(task))
+from tests.support.served import Server
 
 
 def reason(task: Json) -> str:
@@ -288,9 +266,66 @@ async def test_a_conversation_that_cannot_be_loaded_is_followed_by_a_new_one(
         assert (state(after), artifact_text(after)) == ("completed", "c")
 
 
-async def closed(server: Server) -> None:
-    """Until no session is kept warm."""
-    pool = server.managers[0].contexts.pool
-    async with asyncio.timeout(10):
-        while pool.holders:
-            await pool.changed()
+# --- what comes with the end of a turn -----------------------------------------------------------
+
+
+async def test_what_comes_just_behind_the_answer_belongs_to_the_turn(workspace: Path) -> None:
+    cost = {"sessionUpdate": "usage_update", "cost": {"amount": 0.5, "currency": "USD"}}
+    call = {"sessionUpdate": "tool_call", "toolCallId": "c", "title": "T", "status": "completed"}
+    script = "\n".join(
+        (
+            "text one ",
+            "after text two ",
+            f"after update {json.dumps(cost)}",
+            f"after update {json.dumps(call)}",
+            "after text three",
+        )
+    )
+    async with agent(workspace) as server:
+        for _ in range(3):
+            items = await server.client().collect(script)
+            assert streamed_text(items) == "one two \n\nthree"
+            assert states(items)[-1] == "completed"
+            task = await server.client().get(task_id(items[0]))
+            assert said(task) == "three"
+            assert task["metadata"]["usage"]["costUsd"] == 0.5
+            assert [facts(one).get("type") for one in items].count("tool_result") == 1
+        again_ = await server.client().send("text next", contextId=context_id(items[0]))
+        assert artifact_text(again_) == "next"
+
+
+async def test_an_agent_that_goes_on_without_a_pause_ends_its_turn(workspace: Path) -> None:
+    """Half a second: the longest wait for a pause."""
+    async with agent(workspace) as server:
+        first = await server.client().send("text a\nafter babble")
+        assert (state(first), artifact_text(first)[:2]) == ("completed", "ax")
+        second = await server.client().send("text b", contextId=context_id(first))
+        assert artifact_text(second).endswith("b")
+
+
+async def test_a_permission_behind_the_answer_is_refused(workspace: Path) -> None:
+    async with agent(workspace) as server:
+        task = await server.client().send("text a\nafter permit x")
+        assert (state(task), artifact_text(task).partition("{")[0]) == ("completed", "a")
+
+
+@pytest.mark.parametrize("offers", [{}, {"modes": {"currentModeId": "a", "availableModes": []}}])
+async def test_history_behind_the_answer_to_a_load_is_no_answer(
+    workspace: Path, tmp_path: Path, offers: Json
+) -> None:
+    content = {"type": "text", "text": "old"}
+    old = [
+        {"sessionUpdate": f"{who}_message_chunk", "content": content} for who in ("user", "agent")
+    ]
+    options = {
+        "sessions": str(tmp_path / "sessions"),
+        "capabilities": {"loadSession": True},
+        "history": old,
+        "late": old * 20,
+        **offers,
+    }
+    async with agent(workspace, options, bridge_session_idle_ms=1) as server:
+        first = await server.client().send("text a")
+        await closed(server)
+        after = await again(server, first, "text new")
+        assert (state(after), artifact_text(after)) == ("completed", "new")

@@ -61,6 +61,18 @@ async def test_the_prompt_is_where_the_arguments_say(tmp_path: Path) -> None:
         assert artifact_text(await one.send("args")) == '["args"]\n'
 
 
+@pytest.mark.parametrize("pty", [False, True])
+async def test_a_prompt_that_is_too_long_for_an_argument_has_a_remedy(
+    tmp_path: Path, pty: bool
+) -> None:
+    async with client(tmp_path, "{prompt}", agent_pty=pty) as one:
+        task = await one.send("x" * 128 * 1024)
+        assert state(task) == "failed"
+        assert "Argument list too long" in said(task)
+        assert "Leave {prompt} out of AGENT_ARGS" in said(task)
+        assert artifact_text(await one.send("args", contextId=context_id(task))) == '["args"]\n'
+
+
 @pytest.mark.parametrize("text", ["--repl", "-x", "--help; args", "$(say a)", "`x`; 'y'", "a\nb"])
 async def test_a_prompt_is_never_a_flag(tmp_path: Path, text: str) -> None:
     shown = "import sys; print(sys.argv[1:])"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
+from typing import Any
 
 from bridge.adapter.fields import Json, output_status
-from bridge.adapter.json_lines import read
+from bridge.adapter.json_lines import PLACES, Halves, read
 from bridge.task.events import AgentEvent, Status
 from tests.support.cases import each
 
@@ -70,3 +72,40 @@ def test_a_hostile_line_is_read_in_linear_time(line: bytes) -> None:
     began = time.thread_time()
     heard(line)
     assert time.thread_time() - began < 0.5
+
+
+def pieces(*lines: str) -> list[Any]:
+    """The values of the lines of one CLI."""
+    halves, found = Halves(), list[Any]()
+
+    def receive(value: Any, line: bytes) -> Iterable[AgentEvent]:
+        found.append(value)
+        return ()
+
+    for line in lines:
+        list(read(line.encode(), receive, halves=halves))
+    return found
+
+
+def test_a_character_that_is_divided_between_two_lines_is_whole() -> None:
+    first, second = '{"a": {"b": ["x \\ud83d"]}}', '{"a": {"b": ["\\ude00 y"]}}'
+    assert pieces(first, second) == [{"a": {"b": ["x "]}}, {"a": {"b": ["😀 y"]}}]
+    assert pieces(first, '{"other": "😀"}', f"noise {second}")[2] == {"a": {"b": ["😀 y"]}}
+    split = [f'{{"text": "{half}"}}' for half in (r"\ud83d", r"\ude00\ud83d", r"\ude01")]
+    assert "".join(one["text"] for one in pieces(*split)) == "😀😁"
+
+
+def test_half_a_character_at_another_place_stays_a_mark() -> None:
+    assert pieces(r'{"a": "\ud83d"}', r'{"b": "\ude00"}') == [{"a": ""}, {"b": "?"}]
+    assert pieces(r'{"a": "\ud83d"}', r'{"a": "x\ude00"}', r'{"a": "\ude00"}') == [
+        {"a": ""},
+        {"a": "x?"},
+        {"a": "?"},
+    ]
+
+
+def test_the_halves_that_wait_are_limited() -> None:
+    halves = Halves()
+    for number in range(10 * PLACES):
+        halves.join({f"member {number}": "\ud83d"})
+    assert len(halves._waiting) <= PLACES

@@ -97,6 +97,11 @@ class Talk:
         answer = {"result": result if result is not None else {}}
         return self.hear(id=self.asked(method)["id"], **(members or answer))
 
+    def nothing(self) -> None:
+        """Answer the request that comes behind the history of session/load."""
+        unknown = {"code": -32601, "message": "Method not found"}
+        assert self.reply("_coding-agent-bridge/nothing", error=unknown) == []
+
     def initialized(self, capabilities: Json | None = None, **members: Any) -> list[AgentEvent]:
         result = {
             "protocolVersion": 1,
@@ -377,6 +382,8 @@ def test_a_conversation_is_resumed_where_the_agent_can_and_else_loaded() -> None
         params = talk.asked(method)["params"]
         assert params == {"cwd": "/workspace", "mcpServers": [], "sessionId": "s-1"}
         assert talk.hear(id=2, result={}) == []
+        if method == "session/load":
+            talk.nothing()
         assert talk.asked("session/prompt")["params"]["sessionId"] == "s-1"
 
 
@@ -400,6 +407,8 @@ def test_output_before_the_answer_to_a_load_is_history() -> None:
         talk.update(sessionUpdate="tool_call", toolCallId="1", title="old", status="failed") == []
     )
     assert talk.hear(id=load["id"], result=None) == []
+    assert talk.text("old") == []
+    talk.nothing()
     assert talk.text("new")[1:] == [Text("new", new_block=True)]
 
 
@@ -412,6 +421,7 @@ def test_gemini_loads_a_conversation_by_an_id_that_names_no_file_of_it() -> None
     talk.session = load["params"]["sessionId"]
     assert talk.session == " s-1"
     talk.hear(id=load["id"], result={})
+    talk.nothing()
     assert talk.asked("session/prompt")["params"]["sessionId"] == " s-1"
     assert talk.text("new") == [Started("s-1", None, "9.8", None), Text("new", new_block=True)]
     talk.adapter.interrupt()
@@ -671,7 +681,8 @@ def test_a_plan_is_complete_in_each_update() -> None:
 def test_a_change_of_the_mode_is_reported_once() -> None:
     talk = Talk().begun()
     said = talk.update(sessionUpdate="current_mode_update", currentModeId="plan")
-    assert said == [Status("The mode is now plan", {"type": "mode", "mode": "plan"})]
+    text = Status("The mode is now plan", {"type": "mode", "mode": "plan"})
+    assert said[-2:] == [Started("s-1", None, "9.8", "plan"), text]
     assert talk.update(sessionUpdate="current_mode_update", currentModeId="plan") == []
 
 
@@ -1088,6 +1099,7 @@ def test_the_usage_of_earlier_turns_is_not_counted() -> None:
     talk.prompt()
     talk.initialized(LOADS)
     talk.reply("session/load", {})
+    talk.nothing()
     talk.asked("session/prompt")
     talk.update(sessionUpdate="usage_update", cost={"amount": 5, "currency": "USD"})
     assert not any(isinstance(event, Usage) for event in talk.end(stopReason="end_turn"))

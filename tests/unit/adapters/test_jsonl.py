@@ -358,7 +358,11 @@ def test_an_option_of_a_strange_kind_is_a_choice(kind: Any) -> None:
 
 
 def test_a_text_that_was_cut_in_the_middle_of_a_character_is_not_lost() -> None:
-    assert list(running().receive_line(b'{"type":"text","text":"a\\ud83d"}')) == [Text("a?")]
+    one = running()
+    assert list(one.receive_line(b'{"type":"text","text":"a\\ud83d"}')) == [Text("a")]
+    assert list(one.receive_line(b'{"type":"status","text":"between"}'))
+    assert list(one.receive_line(b'{"type":"text","text":"\\ude00b"}')) == [Text("😀b")]
+    assert list(one.receive_line(b'{"type":"text","text":"\\ude00"}')) == [Text("?")]
     latin = b'{"type":"text","text":"caf\xe9"}'
     assert list(running().receive_line(latin)) == [Text("caf\ufffd")]
     marked = b'\xef\xbb\xbf{"type":"text","text":"x"}'

@@ -342,11 +342,18 @@ def test_nonsense_is_not_understood(text: str) -> None:
 
 
 def test_a_hint_names_the_mistake() -> None:
-    assert hint(message("per\nhaps")) == (
+    assert hint(PERMISSION, message("per\nhaps")) == (
         '"per haps" is none of the possible answers, so nothing was decided.'
     )
-    assert "no text" in hint(message(data(more=1)))
-    assert len(hint(message("x" * 100_000))) < 400
+    assert "no text" in hint(PERMISSION, message(data(more=1)))
+    assert len(hint(PERMISSION, message("x" * 100_000))) < 400
+
+
+def test_a_hint_names_the_option_and_the_closed_question() -> None:
+    unknown = message(data(questionId=PERMISSION.id, optionIds=["x", "y"]))
+    assert hint(PERMISSION, unknown).startswith('"x, y" is none of the possible answers')
+    for closed in (data(questionId="other", optionId="allow"), data(questionId="other")):
+        assert "is closed" in hint(PERMISSION, message(closed))
 
 
 def test_a_word_differs_from_a_sentence() -> None:

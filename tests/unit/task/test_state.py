@@ -52,7 +52,7 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.render import history, status_message, status_metadata, task_metadata
-from bridge.task.state import StatusUpdate, Task, Update
+from bridge.task.state import WORDLESS, StatusUpdate, Task, Update
 from bridge.task.transitions import TRANSITIONS, IllegalTransition, TaskState
 from tests import CHECKOUT
 from tests.support.cases import each
@@ -632,12 +632,21 @@ def test_the_last_words_are_in_the_final_status_and_in_the_artifact(
     assert [chunk.last_chunk for chunk in closing] == [False] * (len(closing) - 1) + [True]
 
 
-def test_a_turn_that_says_nothing_ends_without_a_message() -> None:
+def test_a_turn_without_a_word_says_so() -> None:
     one = task(ToolCall("c", "Bash", {}))
     (end,) = apply(one, Done(summary=" "))
     assert isinstance(end, StatusUpdate)
-    assert status_message(one, end) is None
+    message = status_message(one, end)
+    assert message and message.text == WORDLESS
     assert not one.artifacts
+
+
+@each("event", [ArtifactChunk("a", (TextPart("words"),)), Status("words")])
+def test_a_turn_whose_words_are_elsewhere_ends_without_a_message(event: Event) -> None:
+    one = task(event)
+    end = apply(one, Done())[-1]
+    assert isinstance(end, StatusUpdate)
+    assert status_message(one, end) is None
 
 
 @each(
