@@ -191,7 +191,7 @@ SECRETS = Secrets(["a-known+secret/of=this"], patterns=True)
         lambda value: text.json_object(b'{"a":"' + value.encode() + b'\xff"}'),
         lambda value: bounded(ToolCall("1", "x", [value, value])),
         lambda value: answers.read_answer(CHOICE, said(value)),
-        lambda value: answers.hint(said(value)),
+        lambda value: answers.hint(CHOICE, said(value)),
         answers.is_word,
         lambda value: Profile(keywords=("one", "two words", "x" * 20)).found_in(value),
         lambda value: re.search("no agent", str(unknown(value))),
