@@ -96,6 +96,7 @@ class Contexts:
             prewarm=self._prewarm,
             idle_seconds=agent.idle_seconds,
             share=agent.sessions.share,
+            audit=agent.audit,
         )
         questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
         context = Context(agent, recorder=self.recorder, questions=questions, lease=lease)

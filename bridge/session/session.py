@@ -83,8 +83,10 @@ class Session:
     @property
     def healthy(self) -> bool:
         """Whether the session can run another turn."""
-        running = self.streams.process is not None and self.streams.process.running
-        return running and self._stopping is None and not self.streams.broken
+        streams = self.streams
+        running = streams.process is not None and streams.process.running
+        fit = not (streams.broken or streams.between.busy or self.adapter.spent)
+        return running and self._stopping is None and fit
 
     async def open(self) -> None:
         """Start the CLI. Raises LaunchError."""
@@ -106,7 +108,7 @@ class Session:
         )
         begun = self.adapter.start
         kind = "resumed" if begun.resume else "cold" if begun.owner else "warm"
-        facts = {"event": "session.started", **self._facts(), "start": kind, "cwd": begun.cwd}
+        facts = {"event": "session.started", **self.facts(), "start": kind, "cwd": begun.cwd}
         log.info("session started", extra=facts)
 
     def _traced(self) -> Mapping[str, str]:
@@ -158,6 +160,8 @@ class Session:
                 self.adapter.prompt(Prompt.of(message))
             case AdapterInput("steer", message=Message() as message):
                 self.adapter.steer(Prompt.of(message))
+            case AdapterInput("stop_unasked"):
+                self.adapter.stop_unasked()
 
     def told(self, kind: str, message: Message | None = None, **members: Any) -> AdapterInput:
         """An input of the adapter, at the position after all output that it has received."""
@@ -169,15 +173,16 @@ class Session:
         begin: Callable[[], object],
         sink: Sink,
         taken: Callable[[], object] = lambda: None,
+        quiet: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         """Run one turn. `begin` begins the turn. `sink` gets every batch of events; the last batch
         ends the turn. `taken` is called when the CLI got a prompt that had to wait for the end of
-        the handshake.
+        the handshake. `quiet` gets the seconds of a long silence of the CLI.
 
         Returns after the end of the turn, at the latest when a time limit is exceeded. An exception
         of `sink` also ends the turn, and is raised.
         """
-        turn = self.streams.turn = SessionTurn(sink, self._limits, taken)
+        turn = self.streams.turn = SessionTurn(sink, self._limits, taken, quiet)
         try:
             begin()
             if self.streams.process and self.streams.process.exit_code is not None:
@@ -229,6 +234,12 @@ class Session:
     def steer(self, prompt: Prompt) -> None:
         self.streams.tell(lambda: self.adapter.steer(prompt))
 
+    def stop_unasked(self) -> bool:
+        """Tell a CLI to stop that works between two turns. False: its session must end."""
+        told: list[bool] = []
+        self.streams.tell(lambda: told.append(self.adapter.stop_unasked()))
+        return any(told)
+
     # --- the end -------------------------------------------------------------------------------
 
     def begin_stop(self, interrupt: bool = False) -> None:
@@ -239,6 +250,7 @@ class Session:
         save the conversation after they report the end, and could not resume it otherwise.
         """
         if self._stopping is None:
+            self.streams.between.report = lambda one: None
             asked = False
             if interrupt:
                 with contextlib.suppress(Exception):
@@ -274,14 +286,14 @@ class Session:
             self.tally.exits["limit" if exceeded else rung] += 1
             self.tally.leftovers += process.left
             if process.left:
-                facts = {"event": "processes.leftover", **self._facts(), "count": process.left}
+                facts = {"event": "processes.leftover", **self.facts(), "count": process.left}
                 log.warning("processes of a session live on", extra=facts)
         code = process.exit_code if process else None
-        facts = {"event": "session.ended", **self._facts(), "rung": rung, "exit": code}
+        facts = {"event": "session.ended", **self.facts(), "rung": rung, "exit": code}
         log.info("session stopped", extra=facts)
         return rung
 
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """The members of each line about the session."""
         process = self.streams.process
         return {"adapter": self.adapter.name, "pid": process.pid if process else None}

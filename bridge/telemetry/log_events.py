@@ -5,7 +5,7 @@ from __future__ import annotations
 EVENTS = frozenset(
     {
         *("task.started", "task.ended", "question.asked", "question.answered"),
-        *("session.started", "session.ended", "processes.leftover"),
+        *("session.started", "session.ended", "session.unasked", "processes.leftover"),
         *("auth.failed", "request.answered", "request.refused", "request.failed", "stream.cut"),
         *("config.reloaded", "config.reload_failed"),
         *("server.starting", "server.ready", "server.draining", "server.stopped"),
