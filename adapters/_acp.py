@@ -17,9 +17,10 @@ from bridge.adapter import (
     SessionStart,
     as_text,
     explain_exit,
+    unasked,
 )
-from bridge.adapter.fields import Json, Said, as_string, output_status
-from bridge.adapter.jsonrpc import Peer, Response, RpcError
+from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word, output_status
+from bridge.adapter.jsonrpc import Peer, Response, RpcError, is_request
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, UrlPart, media_type
 
@@ -30,6 +31,7 @@ from ._acp_turn import UPDATES, AcpTurn
 from ._plain import plain
 from ._tools import options
 
+WORK = ("agent_message_chunk", "agent_thought_chunk", "tool_call")  # updates of a working model
 END = "(End of the message.)"  # a last block without `@`, see AcpAgent.reads_along
 
 
@@ -48,6 +50,7 @@ class Acp(AcpAgent):
         self._cost: float | None = None if start.resume else 0.0  # USD, of the session so far
         self._counted: dict[str, int] = {}  # tokens of earlier turns, for counts_all_turns
         self._turn: AcpTurn | None = None
+        self._spent = False
 
     # --- calls of the session --------------------------------------------------------------------
 
@@ -88,9 +91,24 @@ class Acp(AcpAgent):
         self._questions.cancel()
         return True
 
+    def stop_unasked(self) -> bool:
+        self._peer.notify("session/cancel", {"sessionId": self._handshake.session_id})
+        return self._handshake.done
+
+    @property
+    def spent(self) -> bool:
+        return self._spent
+
+    @property
+    def forgets(self) -> bool:
+        turn = self._turn
+        return self.forgets_interrupted and turn is not None and turn.sent and turn.asks_model
+
     def receive_object(self, value: Json, line: bytes) -> Said:
         turn = self._turn
         said = self._peer.receive(value)
+        if turn is None and self._handshake.done and is_request(value):
+            return [_refused(value)]
         if said is None:
             return (output_status(line),)
         if turn and turn.sent and not turn.heard and said:
@@ -160,6 +178,20 @@ class Acp(AcpAgent):
         """The turn ends, or the handshake before it."""
         turn, self._turn = self._turn, None
         self._questions.cancel()
+        if turn and turn.lingers(self.lingering) and self._handshake.done:
+            return self._close(turn, event)
+        return self._ended(turn, event)
+
+    def _close(self, turn: AcpTurn, event: Done | Failed) -> Said:
+        """End the conversation in this process before the turn: the agent might work on."""
+        self._spent = True
+        if not self._handshake.can("sessionCapabilities", "close"):
+            return self._ended(turn, event)
+        params = {"sessionId": self._handshake.session_id}
+        self._peer.request("session/close", params, lambda response: self._ended(turn, event))
+        return ()
+
+    def _ended(self, turn: AcpTurn | None, event: Done | Failed) -> Said:
         if turn:
             used = turn.usage(self._cost)
             self._cost = self._cost if turn.cost is None else turn.cost
@@ -172,9 +204,11 @@ class Acp(AcpAgent):
         """ACP v1, Prompt Turn. An update before the prompt was sent belongs to the history."""
         update, turn = params["update"], self._turn
         foreign = params.get("sessionId") not in (None, self._handshake.session_id)
+        kind = str(update.get("sessionUpdate"))
+        if turn is None and self._handshake.done and kind in WORK:
+            return [unasked("output", as_word(update.get("title")) or kind, update.get("rawInput"))]
         if foreign or turn is None or not turn.sent:
             return ()
-        kind = str(update.get("sessionUpdate"))
         if kind == "current_mode_update":
             return self._mode_update(update)
         handler = UPDATES.get(kind)
@@ -185,3 +219,11 @@ class Acp(AcpAgent):
         if mode != self._handshake.facts.get("mode"):
             self._handshake.facts["mode"] = mode
             yield Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
+
+
+def _refused(request: Json) -> AgentEvent:
+    """A request that came between two turns; its handler or the peer has refused it."""
+    params = as_dict(request.get("params"))
+    tool = as_dict(params.get("toolCall"))
+    name = as_word(tool.get("title")) or str(request["method"])
+    return unasked("request", name, tool.get("rawInput") or params)

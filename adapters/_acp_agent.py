@@ -38,7 +38,10 @@ class AcpAgent(JsonLines):
     """Variables that keep the CLI from loading project_files, even if the operator has set them."""
 
     shut_options: ClassVar[Json] = {}
-    """The `_meta` of a session with the same effect."""
+    """Options of a session with the same effect (Claude Agent)."""
+
+    session_options: ClassVar[Json] = {}
+    """Options of every session (Claude Agent)."""
 
     configured_by: ClassVar[str] = ""
     """The variable with the CLI's configuration. It names the instructions of the workspace, which
@@ -68,6 +71,13 @@ class AcpAgent(JsonLines):
 
     silent_failures: ClassVar[bool] = False
     """After an error of the model the turn ends normally, without any text."""
+
+    forgets_interrupted: ClassVar[bool] = False
+    """A cancel while the model answers removes the turn from the conversation."""
+
+    lingering: ClassVar[tuple[str, ...]] = ()
+    """Tools after which the agent works on by itself when its turn has ended: names, or names of
+    members of their input that are true then. The session ends with such a turn."""
 
     reads_along: ClassVar[bool] = False
     """`@path` in the last text of a prompt attaches that file, even one outside of the workspace,

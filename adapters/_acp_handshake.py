@@ -134,8 +134,11 @@ class Handshake:
         params = {"cwd": start.cwd, "mcpServers": [], **members}
         if start.folder and self.can("sessionCapabilities", "additionalDirectories"):
             params["additionalDirectories"] = [start.folder]
-        if self._agent.shut_options and not self._agent.config.project_config:
-            params["_meta"] = self._agent.shut_options
+        options = dict(self._agent.session_options)
+        if not self._agent.config.project_config:
+            options |= self._agent.shut_options
+        if options:
+            params["_meta"] = {"claudeCode": {"options": options}}
         self._peer.request(method, params, partial(self._on_opened, method))
 
     def _list(self, cursor: Json) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,19 @@ class AcpTurn:
         if cost.get("currency") == "USD" and (is_count(amount) or isinstance(amount, float)):
             self.cost = float(amount)
         return ()
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the agent waits for its model: no tool runs, and no permission is open."""
+        return all(tool.ended for tool in self.tools.values())
+
+    def lingers(self, lingering: Sequence[str]) -> bool:
+        """Whether a tool was used after which the agent works on: see AcpAgent.lingering."""
+        for tool in self.tools.values():
+            given, names = as_dict(tool.input), (tool.name, *tool.title.split()[:1])
+            if any(one in names or given.get(one) is True for one in lingering):
+                return True
+        return False
 
     # --- the end ---------------------------------------------------------------------------------
 

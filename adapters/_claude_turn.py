@@ -30,7 +30,10 @@ LOST = "No conversation found"
 
 
 class ClaudeTurn:
+    """`started`: the CLI has taken up a prompt of the turn. `over`: its end was reported."""
+
     def __init__(self) -> None:
+        self.started = self.over = False
         self.results: list[Json] = []  # `result` lines of the turn: more than one if steered
         self._prompts: set[str] = set()  # ids of the turn's prompts
         self._unheard: set[str] = set()  # those that no `result` has covered yet
@@ -45,6 +48,10 @@ class ClaudeTurn:
     def add_prompt(self, prompt_id: str) -> None:
         self._prompts.add(prompt_id)
         self._unheard.add(prompt_id)
+
+    def start(self, prompt_id: Any) -> None:
+        """The CLI has taken up a prompt, perhaps one of the turn."""
+        self.started = self.started or prompt_id in self._prompts
 
     def tool_input(self, tool_id: str) -> Json:
         return as_dict(self._tools.get(tool_id, {}).get("input"))

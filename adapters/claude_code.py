@@ -11,6 +11,9 @@ Measured facts that decide the code:
 * A turn ends when the session is `idle` after a `result`; if the CLI does not announce its state,
   at the `result`. `subtype` may be "success" for an error: `is_error` decides.
 * `total_cost_usd` is a running total, of the process or (2.1.330) of the conversation.
+* The CLI can begin turns by itself: for background work, ScheduleWakeup, cron jobs and Monitor. It
+  then is `running` without a prompt. A prompt that comes meanwhile waits; from 2.1.330 on, a
+  `command_lifecycle` tells when the CLI takes it up.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from bridge.adapter import (
     Prompt,
     SessionStart,
     as_text,
+    unasked,
 )
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word, output_status
 from bridge.task.events import AgentEvent, Answer, Failed, Question, Started, Status
@@ -41,6 +45,8 @@ from ._claude_turn import LOGIN, LOST, ClaudeTurn, number, total_cost
 from ._tools import IMAGES, options
 
 GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
+WAKING = "--disallowedTools=Monitor,ScheduleWakeup"  # tools that begin a turn later
+_WORK = ("stream_event", "assistant", "user", "result", "control_request")
 _RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
 
 
@@ -77,6 +83,9 @@ class ClaudeCode(JsonLines):
         self._ids = 0
         self._greeting = False  # the answer to `initialize` is awaited before the first prompt
         self._turn = ClaudeTurn()
+        self._turn.over = True
+        self._announces_prompts = False
+        self._noted = False  # work of a turn of its own was reported in the present turn
         self._questions = ClaudeQuestions(self._respond, turn=lambda: self._turn)
 
     @classmethod
@@ -94,7 +103,7 @@ class ClaudeCode(JsonLines):
         start, config = self.start, self.config
         argv = [config.binary, *config.args, "-p", "--verbose", "--include-partial-messages"]
         argv += ["--input-format", "stream-json", "--output-format", "stream-json"]
-        argv += ["--permission-prompt-tool", "stdio"]
+        argv += ["--permission-prompt-tool", "stdio", WAKING]
         closing = {}
         if not config.project_config:
             # CLAUDE.md belongs to the settings of the project, but also to any further directory.
@@ -115,6 +124,7 @@ class ClaudeCode(JsonLines):
         defaults = {
             # Background work would continue after the end of the task, without a client.
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+            "CLAUDE_CODE_DISABLE_CRON": "1",
             "DISABLE_AUTOUPDATER": "1",
         }
         own = {**closing, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"}
@@ -127,7 +137,7 @@ class ClaudeCode(JsonLines):
         return True
 
     def prompt(self, prompt: Prompt) -> None:
-        self._greeting = False
+        self._greeting = self._noted = False
         self._turn = ClaudeTurn()
         self._task_id = prompt.task_id
         self.steer(prompt)
@@ -152,6 +162,9 @@ class ClaudeCode(JsonLines):
     def interrupt(self) -> bool:
         self._request(self._new_id(), "interrupt")
         return True
+
+    def stop_unasked(self) -> bool:
+        return self.interrupt()
 
     def _request(self, request_id: str, subtype: str) -> None:
         request = {"subtype": subtype}
@@ -179,6 +192,8 @@ class ClaudeCode(JsonLines):
         handler = self._handlers.get(str(event.get("type")))
         if handler is None:
             return ()
+        if event.get("type") in _WORK and self._foreign:
+            return self._unasked(event)
         said: list[AgentEvent] = []
         try:
             said.extend(handler(self, event))
@@ -191,6 +206,40 @@ class ClaudeCode(JsonLines):
                 self._questions.refuse(event, "The bridge does not understand this request.")
         return said
 
+    @property
+    def _foreign(self) -> bool:
+        """Whether the CLI works in a turn that it began by itself."""
+        turn = self._turn
+        return turn.over or (self._announces_prompts and (turn.complete or not turn.started))
+
+    def _unasked(self, event: Json) -> Said:
+        """A line of a turn that no prompt began. While a prompt waits, one of them is reported."""
+        kind, name = "output", str(event["type"])
+        given: Any = None
+        if name == "control_request":
+            asked = as_dict(event.get("request"))
+            kind, given = "request", as_dict(asked.get("input"))
+            name = as_word(asked.get("tool_name")) or str(asked.get("subtype"))
+            self._questions.deny(event)
+        elif name == "assistant":
+            blocks = map(as_dict, as_list(as_dict(event.get("message")).get("content")))
+            tool = next((one for one in blocks if one.get("type") == "tool_use"), {})
+            name, given = str(tool.get("name") or name), tool.get("input")
+        elif name == "result":
+            given = as_dict(event.get("usage"))
+        if self._turn.complete:  # it goes on without a pause
+            yield from self._finish()
+        noted, self._noted = self._noted, not self._turn.over
+        if name != "user" and (self._turn.over or kind == "request" or not noted):
+            yield unasked(kind, name, given)
+
+    def _command(self, event: Json) -> Said:
+        """What becomes of a prompt, or of the cause of a turn that no prompt begins."""
+        self._announces_prompts = True
+        if event.get("state") == "started":
+            self._turn.start(event.get("command_uuid"))
+        return ()
+
     def _system(self, event: Json) -> Said:
         match event.get("subtype"):
             case "init":
@@ -200,6 +249,8 @@ class ClaudeCode(JsonLines):
                 self._announces_state = True
                 if event.get("state") == "idle" and self._turn.complete:
                     yield from self._finish()
+                elif event.get("state") == "running" and self._turn.over:
+                    yield unasked("turn", "session_state_changed")
             case "api_retry":
                 yield _retry(event)
             case "status" if event.get("status") == "compacting":
@@ -240,7 +291,7 @@ class ClaudeCode(JsonLines):
         self._cost = total_cost(turn.results[-1])
         yield turn.usage(before)
         outcome = turn.outcome(self.conversation_lost())
-        turn.results = []
+        turn.results, turn.over = [], True
         yield outcome
 
     _handlers: ClassVar[Handlers] = {
@@ -249,6 +300,7 @@ class ClaudeCode(JsonLines):
         "user": lambda self, event: self._turn.user(event),
         "system": _system,
         "result": _result,
+        "command_lifecycle": _command,
         "control_request": lambda self, event: self._questions.request(event),
         "control_response": _control_response,
         "control_cancel_request": lambda self, event: self._questions.withdraw(event),

@@ -22,7 +22,7 @@ from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_wo
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Status, Thought
 
-from ._codex_trust import closed
+from ._codex_trust import NO_GOALS, closed
 from ._tools import counts, options, plan, usage_of
 from .codex import Codex
 
@@ -55,7 +55,7 @@ class CodexExec(PrintModeAdapter, like=Codex):
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         # Without the flag it refuses a folder outside of a repository, which the operator chose.
-        flags = [*closed(self.config, self.start), "exec", "--json", "--skip-git-repo-check"]
+        flags = [*NO_GOALS, *closed(self.config, self.start), "exec", "--json", "--skip-git-repo-check"]
         mode = self.start.options.mode
         flags += [BYPASS] if self.config.force and not mode else []
         flags += options({"--sandbox": mode, "--model": self.model})

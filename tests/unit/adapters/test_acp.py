@@ -178,7 +178,7 @@ def test_the_operator_can_configure_any_agent() -> None:
         ("auggie", ["--acp"]),
         ("kiro", ["acp"]),
         ("claude-agent-acp", []),
-        ("codex-acp", []),
+        ("codex-acp", ["--config", "features.goals=false"]),
     ],
 )
 def test_a_preset_brings_its_arguments_along(name: str, argv: list[str]) -> None:

@@ -136,6 +136,7 @@ def test_a_new_session_is_launched_with_its_id_and_speaks_on_pipes() -> None:
         "stream-json",
         "--permission-prompt-tool",
         "stdio",
+        "--disallowedTools=Monitor,ScheduleWakeup",
         "--setting-sources=user",
         "--strict-mcp-config",
         "--add-dir=.",

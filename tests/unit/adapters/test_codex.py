@@ -6,7 +6,7 @@ import json
 from base64 import b64encode
 from typing import Any
 
-from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
+from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart, unasked
 from bridge.server import registry
 from bridge.task.answers import read_answer
 from bridge.task.events import (
@@ -170,7 +170,8 @@ def as_prompt(*parts: Part) -> Prompt:
 
 def test_the_arguments_of_the_operator_come_before_the_command() -> None:
     launch = Talk(args=("-c", "x=1"), project_config=True).adapter.launch()
-    assert launch.argv == ("/opt/codex", "-c", "x=1", "app-server")
+    goals = ("-c", "features.goals=false")
+    assert launch.argv == ("/opt/codex", "-c", "x=1", *goals, "app-server")
 
 
 def test_the_prompt_waits_until_the_handshake_is_done() -> None:
@@ -457,10 +458,21 @@ def test_output_of_another_thread_or_turn_is_ignored() -> None:
 def test_between_turns_nothing_is_said() -> None:
     talk = Talk().running()
     talk.end()
-    assert talk.text("x") == []
-    assert talk.item(COMMAND) == []
-    assert talk.completed(COMMAND) == []
-    assert talk.told("error", error={"message": "x"}, willRetry=True) == []
+    for said in (talk.text("x"), talk.item(COMMAND), talk.told("error", error={}, willRetry=True)):
+        assert [event.data["kind"] for event in said] == ["output"]
+    assert talk.completed(COMMAND) == [], "it may belong to the last turn"
+
+
+def test_a_turn_that_codex_begins_by_itself_is_reported_and_interrupted() -> None:
+    talk = Talk().running()
+    talk.end()
+    talk.written()
+    (began,) = talk.told("turn/started", turn={"id": "own"})
+    assert began == unasked("turn", "turn/started")
+    assert talk.adapter.stop_unasked()
+    (sent,) = talk.written()
+    assert sent["method"] == "turn/interrupt"
+    assert sent["params"] == {"threadId": "th", "turnId": "own"}
 
 
 @each(
@@ -1071,8 +1083,25 @@ def test_open_questions_are_denied_at_the_end() -> None:
 def test_no_question_is_asked_between_turns() -> None:
     talk = Talk().running()
     talk.end()
-    assert talk.request("item/commandExecution/requestApproval", command="x") == []
+    method = "item/commandExecution/requestApproval"
+    (said,) = talk.request(method, command="x")
+    assert said == unasked("request", method, said.data["input"])
+    assert said.data["input"]["command"] == "x"
     assert talk.result() == {"decision": "decline"}
+
+
+@each("method", ["item/tool/requestUserInput", "mcpServer/elicitation/request", "brand/new"])
+def test_every_request_between_turns_is_answered_and_reported(method: str) -> None:
+    """Also if the operator allows everything."""
+    talk = Talk(force=True).running()
+    talk.end()
+    talk.written()
+    params = {"questions": [{"id": "q", "question": "?"}], "mode": "form", "message": "m"}
+    (said,) = talk.request(method, 5, **params, requestedSchema={"properties": {"a": {}}})
+    assert (said.data["kind"], said.data["name"]) == ("request", method)
+    (answer,) = talk.written()
+    assert answer["id"] == 5
+    assert answer.get("result") in (None, {"answers": {}}, {"action": "cancel"})
 
 
 def test_an_unknown_request_is_an_error() -> None:

@@ -188,7 +188,10 @@ WANTED: dict[str, tuple[list[str], list[str]]] = {
         ["run", "--format=json", "--thinking", "--model=m"],
         ["--file=/files/a b.txt"],
     ),
-    "codex-exec": (["exec", "--json", "--skip-git-repo-check"], ["--model=m", "-"]),
+    "codex-exec": (
+        ["-c", "features.goals=false", "exec", "--json", "--skip-git-repo-check"],
+        ["--model=m", "-"],
+    ),
 }
 FORCE = {
     "cursor": "--force",
