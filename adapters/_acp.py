@@ -25,7 +25,7 @@ from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Statu
 from bridge.task.message import Part, RawPart, UrlPart, media_type
 
 from ._acp_agent import AcpAgent
-from ._acp_handshake import AUTH_REQUIRED, Handshake, reason_of
+from ._acp_handshake import Handshake, model_error
 from ._acp_questions import AcpQuestions
 from ._acp_turn import UPDATES, AcpTurn
 from ._plain import plain
@@ -170,9 +170,9 @@ class Acp(AcpAgent):
     def _failure(self, turn: AcpTurn, error: RpcError) -> Failed:
         if turn.interrupted:
             return INTERRUPTED
-        if error.code in (AUTH_REQUIRED, 401, 403):  # gemini's codes are those of HTTP
-            return self._handshake.not_logged_in(error)
-        return Failed(reason_of(error), "agent-error", {"code": error.code})
+        failed = model_error(error, turn.resets_at)
+        login = failed.reason == "auth"
+        return self._handshake.not_logged_in(error) if login else failed
 
     def _end(self, event: Done | Failed) -> Said:
         """The turn ends, or the handshake before it."""

@@ -70,7 +70,7 @@ class AcpAgent(JsonLines):
     """The tokens at the end of a turn are those of all turns of the process."""
 
     silent_failures: ClassVar[bool] = False
-    """After an error of the model the turn ends normally, without any text."""
+    """After an error of the model the turn ends normally, without any text since the last tool."""
 
     forgets_interrupted: ClassVar[bool] = False
     """A cancel while the model answers removes the turn from the conversation."""
@@ -78,6 +78,9 @@ class AcpAgent(JsonLines):
     lingering: ClassVar[tuple[str, ...]] = ()
     """Tools after which the agent works on by itself when its turn has ended: names, or names of
     members of their input that are true then. The session ends with such a turn."""
+
+    failing_words: ClassVar[Mapping[str, str]] = {}
+    """Beginnings of last texts that are errors, with the reasons of the failure."""
 
     reads_along: ClassVar[bool] = False
     """`@path` in the last text of a prompt attaches that file, even one outside of the workspace,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
 
+from bridge.adapter import model_failure
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word
 from bridge.adapter.jsonrpc import METHOD_NOT_FOUND, Peer, Response, RpcError
 from bridge.task.events import AgentEvent, Failed, Started
@@ -245,8 +247,9 @@ class Handshake:
     def _refused(self, error: RpcError) -> Said:
         if error.code == AUTH_REQUIRED:
             return self._give_up(self.not_logged_in(error))
-        text = f"{self._agent.title} could not begin: {reason_of(error)}"
-        return self._give_up(Failed(text, "agent-error", {"code": error.code}))
+        failed = model_error(error)
+        text = f"{self._agent.title} could not begin: {failed.text}"
+        return self._give_up(replace(failed, text=text))
 
     def _give_up(self, failed: Failed) -> Said:
         self._running = self._tried_login = False
@@ -304,6 +307,21 @@ def _means_lost(error: RpcError) -> bool:
         "no previous sessions",
     )
     return error.code in (NOT_FOUND, -32602, METHOD_NOT_FOUND) or any(one in words for one in known)
+
+
+def model_error(error: RpcError, resets_at: Any = None) -> Failed:
+    """The failure for an error. Gemini's codes are those of HTTP; `resets_at`: see AcpTurn."""
+    data = as_dict(error.data)
+    kinds = [data.get("errorKind"), data.get("errorName")]
+    kinds += ["auth"] if error.code == AUTH_REQUIRED else []
+    return model_failure(
+        reason_of(error),
+        kinds=kinds,
+        status=error.code,
+        resets_at=resets_at,
+        details={"code": error.code},
+        otherwise="agent-error",
+    )
 
 
 def reason_of(error: RpcError) -> str:

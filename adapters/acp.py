@@ -247,6 +247,7 @@ class Kimi(Acp):
     environment = ("KIMI_*", "MOONSHOT_*")
     variables: ClassVar[Mapping[str, str]] = {"KIMI_DISABLE_CRON": "1"}
     silent_failures = True  # a limit of the model ends as end_turn
+    failing_words: ClassVar[Mapping[str, str]] = {"Compaction is blocked": "context-window"}
     # A goal makes it call the model after the end of the turn, without a message to its client.
     lingering = ("CreateGoal", "run_in_background")
     verified = False

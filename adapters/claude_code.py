@@ -41,8 +41,8 @@ from bridge.task.message import Part, RawPart, media_type
 from . import _homes as homes
 from . import _project_files as files
 from ._claude_questions import ClaudeQuestions
-from ._claude_turn import LOGIN, LOST, ClaudeTurn, number, total_cost
-from ._tools import IMAGES, options
+from ._claude_turn import LOGIN, LOST, ClaudeTurn, total_cost
+from ._tools import IMAGES, number, options
 
 GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
 WAKING = "--disallowedTools=Monitor,ScheduleWakeup"  # tools that begin a turn later
@@ -300,6 +300,7 @@ class ClaudeCode(JsonLines):
         "user": lambda self, event: self._turn.user(event),
         "system": _system,
         "result": _result,
+        "rate_limit_event": lambda self, event: self._turn.rate_limit(event),
         "command_lifecycle": _command,
         "control_request": lambda self, event: self._questions.request(event),
         "control_response": _control_response,

@@ -35,6 +35,7 @@ from bridge.adapter import (
     Prompt,
     SessionStart,
     as_text,
+    model_failure,
     unasked,
 )
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word, output_status
@@ -84,6 +85,7 @@ class Codex(JsonLines):
         self._peer: Peer[AgentEvent] = Peer(self.send, tagged=False)
         self._peer.notifications = {
             **{one: partial(self._in_turn, one, handler) for one, handler in NOTIFICATIONS.items()},
+            "account/rateLimits/updated": self._limits_updated,
             "turn/started": self._turn_started,
             "turn/completed": self._turn_completed,
             "thread/tokenUsage/updated": lambda params: self._thread.token_usage(
@@ -254,7 +256,8 @@ class Codex(JsonLines):
         if turn is not self._turn:
             return ()
         if error:
-            return self._end(Failed(error.message, details={"code": error.code}))
+            details = {"code": error.code}
+            return self._end(model_failure(error.message, details=details, otherwise="agent-error"))
         turn.id = as_word(as_dict(response.members.get("turn")).get("id"))
         if turn.id is None:
             return self._end(Failed("Codex named no turn.", "protocol"))
@@ -281,6 +284,11 @@ class Codex(JsonLines):
             turn.running = True
             if turn.interrupted:
                 self._send_interrupt(turn)
+        return ()
+
+    def _limits_updated(self, params: Json) -> Said:
+        if self._turn:
+            self._turn.limits = as_dict(params.get("rateLimits"))
         return ()
 
     def _send_interrupt(self, turn: CodexTurn) -> None:

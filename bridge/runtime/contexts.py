@@ -96,8 +96,8 @@ class Contexts:
             prewarm=self._prewarm,
             idle_seconds=agent.idle_seconds,
             share=agent.sessions.share,
-            audit=agent.audit,
         )
+        lease.audit = agent.audit
         questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
         context = Context(agent, recorder=self.recorder, questions=questions, lease=lease)
         self._contexts[fence.context] = context

@@ -80,7 +80,6 @@ class Lease:
         prewarm: Prewarm,
         idle_seconds: float,
         share: Callable[[str], str | None] = lambda cwd: None,
-        audit: Audit = NO_AUDIT,
     ) -> None:
         self.fence = fence
         self.key = fence.context.name
@@ -91,13 +90,13 @@ class Lease:
         self.began = "warm"
         self.slot_at: datetime | None = None
         self.traceparent: str | None = None
+        self.audit: Audit = NO_AUDIT
         self.pool = prewarm.pool
         self._store = store
         self._make = make
         self._prewarm = prewarm
         self._idle_seconds = idle_seconds
         self._share = share
-        self._audit = audit
         self._closing: asyncio.Task[None] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -219,9 +218,13 @@ class Lease:
         session.tally.unasked[one.kind] += 1
         facts = {"kind": one.kind, "tool": one.name, "act": one.act}
         place = {"context": self.fence.context.id, **session.facts()}
-        log.warning("an agent acted without a task", extra={"event": "session.unasked", **place, **facts})
+        log.warning(
+            "an agent acted without a task", extra={"event": "session.unasked", **place, **facts}
+        )
         given = capped(one.input)[0]
-        self._audit.action("unasked", self.owner, context=self.fence.context.id, **facts, input=given)
+        self.audit.action(
+            "unasked", self.owner, context=self.fence.context.id, **facts, input=given
+        )
         match one:
             case Unasked(question=Question() as asked):
                 answer = denial(asked, UNASKED) or Answer(asked.id, NO_TASK, by=UNASKED)

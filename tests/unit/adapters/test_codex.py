@@ -703,15 +703,15 @@ def test_usage_of_a_resumed_conversation_leaves_out_the_earlier_turns(told_befor
         ("unauthorized", "auth"),
         ({"httpConnectionFailed": {"httpStatusCode": 401}}, "auth"),
         ({"responseStreamConnectionFailed": {"httpStatusCode": 403}}, "auth"),
-        ({"responseTooManyFailedAttempts": {"httpStatusCode": 429}}, "rate-limit-exceeded"),
-        ("rateLimitExceeded", "rate-limit-exceeded"),
-        ("usageLimitExceeded", "usage-limit-exceeded"),
-        ("contextWindowExceeded", "context-window-exceeded"),
-        ("serverOverloaded", "server-overloaded"),
-        ("internalServerError", "api-error"),
-        ({"responseStreamDisconnected": {"httpStatusCode": None}}, "api-error"),
-        ({"httpConnectionFailed": {"httpStatusCode": 502}}, "api-error"),
-        ({"activeTurnNotSteerable": {"turnKind": "review"}}, "api-error"),
+        ({"responseTooManyFailedAttempts": {"httpStatusCode": 429}}, "rate-limit"),
+        ("rateLimitExceeded", "rate-limit"),
+        ("usageLimitExceeded", "quota"),
+        ("contextWindowExceeded", "context-window"),
+        ("serverOverloaded", "overloaded"),
+        ("internalServerError", "model-error"),
+        ({"responseStreamDisconnected": {"httpStatusCode": None}}, "model-error"),
+        ({"httpConnectionFailed": {"httpStatusCode": 502}}, "model-error"),
+        ({"activeTurnNotSteerable": {"turnKind": "review"}}, "model-error"),
         ("other", "agent-error"),
         (None, "agent-error"),
         (7, "agent-error"),
@@ -738,7 +738,7 @@ def test_a_key_that_is_missing_is_a_login_that_is_missing() -> None:
 def test_the_error_text_is_extracted_from_the_json_of_the_model() -> None:
     message = json.dumps({"error": {"message": "bad request", "type": "x"}})
     (failed,) = Talk().running().end("failed", error={"message": message})
-    assert failed == Failed("bad request", "agent-error", {})
+    assert failed == Failed("bad request", "agent-error")
 
 
 @each("error", [None, 7, {}, {"message": None}])
