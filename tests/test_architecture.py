@@ -501,7 +501,10 @@ TESTED_ELSEWHERE = {
         "needs the kernel's boundaries",
         "sandbox: profile trusted_programs; server/agents: sandboxes",
     ),
-    "tests/component/session/test_session.py": ("needs children", "session: session factory turn"),
+    "tests/component/session/test_session.py": (
+        "needs children",
+        "session: session factory time_limits turn",
+    ),
     "tests/component/session/test_first_start.py": ("needs children", "session: first_start"),
     "tests/unit/session/test_pool.py": ("the pool is its only user", "session: slot_queue"),
     "tests/component/session/test_redaction.py": ("also with real children", "session: redaction"),

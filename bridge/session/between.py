@@ -11,7 +11,7 @@ from typing import Any, Literal
 from bridge.adapter.unasked import UNASKED
 from bridge.task.events import AgentEvent, ArtifactChunk, Question, Status, Text, Thought, ToolCall
 
-LATE = 1.0  # seconds after a turn in which output can still belong to it
+LATE = 1.0  # seconds
 NAME = 100  # characters of the name of a tool or a request
 MOST = 100  # reports between two turns, so that a CLI cannot fill the logs
 _WORDS = (Text, Thought, ArtifactChunk)
@@ -31,11 +31,12 @@ class Unasked:
 
 class BetweenTurns:
     """`report` gets all that the CLI does. `grace`: seconds in which it must stop after it was
-    told."""
+    told. `late`: seconds after a turn in which output can still belong to it."""
 
-    def __init__(self, grace: float) -> None:
+    def __init__(self, grace: float, late: float = LATE) -> None:
         self.report: Callable[[Unasked], None] = lambda one: None
         self._grace = grace
+        self._late = late
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()  # the end of the last turn
         self._worked = 0.0  # when the CLI worked last
@@ -76,7 +77,7 @@ class BetweenTurns:
     def _work(self, kind: str, name: str) -> None:
         """The CLI works by itself, unless this is late output of its last turn."""
         now = self._loop.time()
-        if kind == "output" and now - self._since < LATE:
+        if kind == "output" and now - self._since < self._late:
             return
         self._worked = now
         if self._told is None:

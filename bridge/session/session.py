@@ -177,7 +177,8 @@ class Session:
     ) -> None:
         """Run one turn. `begin` begins the turn. `sink` gets every batch of events; the last batch
         ends the turn. `taken` is called when the CLI got a prompt that had to wait for the end of
-        the handshake. `quiet` gets the seconds of a long silence of the CLI.
+        the handshake. `quiet` gets the seconds of a long silence of the CLI, and 0 at its
+        end.
 
         Returns after the end of the turn, at the latest when a time limit is exceeded. An exception
         of `sink` also ends the turn, and is raised.

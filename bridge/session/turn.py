@@ -59,8 +59,8 @@ class TurnLimits:
 
 class SessionTurn:
     """Passes the events of one turn to the sink, and runs the clocks of the turn. `quiet` gets the
-    seconds of a long silence. The result of `over`: None if the turn has ended, or the limit that
-    the turn exceeded."""
+    seconds of a long silence, and 0 at its end. The result of `over`: None if the turn has ended,
+    or the limit that the turn exceeded."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class SessionTurn:
         self._heard = self._loop.time()
         if not events:
             return ()
-        self._said, self._noticed = self._heard, 0.0
+        self._said, noticed, self._noticed = self._heard, self._noticed, 0.0
         happened: list[AgentEvent | TimedOut] = [*events]
         ended = False
         for count, event in enumerate(events, 1):
@@ -113,6 +113,8 @@ class SessionTurn:
                 del happened[count:]
                 break
         try:
+            if noticed:
+                self._quiet(0.0)
             self._sink(happened)
         except Exception as error:
             self.error = error

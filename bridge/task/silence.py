@@ -13,7 +13,9 @@ SILENT = "silent"  # the type of its object for programs
 
 
 def silence(task: Task, seconds: float, now: datetime) -> Status:
-    """The agent of `task` has said nothing for so many seconds."""
+    """The agent of `task` has said nothing for so many seconds; 0: it has said something again."""
+    if not seconds:
+        return Status("Output again", {"type": SILENT, "seconds": 0})
     minutes = round(seconds) // 60
     text = f"No output for {f'{minutes} min' if minutes else f'{seconds:.0f} s'}"
     facts: dict[str, Any] = {"type": SILENT, "seconds": round(seconds)}
@@ -39,7 +41,8 @@ def silent_since(task: Task) -> str | None:
     event = task.status.event if task.status else None
     if task.state.terminal or not isinstance(event, Status) or not is_silence(event):
         return None
-    return str((event.data or {}).get("since"))
+    since = (event.data or {}).get("since")
+    return since if isinstance(since, str) else None
 
 
 def _last_tool(task: Task) -> ToolCall | ToolResult | None:

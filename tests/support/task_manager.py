@@ -20,7 +20,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server import registry
 from bridge.session.factory import SessionFactory
 from bridge.session.pool import SessionPool
-from bridge.session.turn import TurnLimits
+from bridge.session.turn import QUIET, TurnLimits
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import Retention
@@ -42,7 +42,8 @@ class Bridge:
         adapter = settings.pop("adapter", registry.load("jsonl"))
         config = AgentConfig(binary, ("-I", "-S", PROGRAM))
         grace, turn = settings.pop("grace", 1.0), settings.pop("turn", 0.0)
-        limits = TurnLimits(turn=turn, term_grace=grace)
+        quiet = settings.pop("quiet", QUIET)
+        limits = TurnLimits(turn=turn, term_grace=grace, quiet=quiet)
         roots = settings.pop("roots", ())
         workspaces = Workspaces(str(workspace), roots)
         takes_urls = adapter.takes_urls

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
-from bridge.adapter import AgentConfig, Prompt, SessionStart
-from bridge.server import registry
 from bridge.task.events import AgentEvent, Done, Failed
-from bridge.task.message import Message, Role, TextPart
 from bridge.task.render import status_metadata
 from bridge.task.state import StatusUpdate
 from bridge.task.transitions import TaskState
 from tests.support.cases import each
-from tests.unit.adapters.test_acp import Talk as AcpTalk
-from tests.unit.adapters.test_codex import Talk as CodexTalk
+from tests.support.dialects import OfAcp, OfClaude, OfCodex
 
 Json = dict[str, Any]
 EPOCH, AT = 1795296600, "2026-11-21T21:30:00Z"
 
 
 def claude(*lines: Json) -> Failed:
-    one = registry.load("claude-code")(AgentConfig("/c"), SessionStart("/w", "s"))
-    one.prompt(Prompt("t", "c", Message("m", Role.USER, (TextPart("go"),))))
-    said: list[AgentEvent] = []
-    for line in lines:
-        said += one.receive_line(json.dumps(line).encode())
-    assert isinstance(said[-1], Failed)
-    return said[-1]
+    cli = OfClaude()
+    cli.prompt()
+    return failure([event for line in lines for event in cli.say(**line)])
+
+
+def failure(said: list[AgentEvent]) -> Failed:
+    failed = said[-1]
+    assert isinstance(failed, Failed)
+    return failed
+
+
+def acp(name: str) -> OfAcp:
+    cli = OfAcp(name)
+    cli.begin()
+    return cli
+
+
+def codex() -> OfCodex:
+    cli = OfCodex()
+    cli.begin()
+    return cli
 
 
 def shown(failed: Failed, now: datetime = datetime(2026, 11, 21, 20, tzinfo=UTC)) -> Json:
@@ -105,28 +114,25 @@ def test_claude_code_has_a_reason(error: str, members: Json, reason: str) -> Non
 def test_the_window_tells_two_limits_of_codex_apart(
     primary: Any, secondary: Any, text: str, wanted: Json
 ) -> None:
-    talk = CodexTalk().running()
+    talk = codex()
     windows = {
         name: {"usedPercent": one[0], "resetsAt": one[1]} if one else None
         for name, one in (("primary", primary), ("secondary", secondary))
     }
     talk.told("account/rateLimits/updated", rateLimits=windows)
     error = {"message": text, "codexErrorInfo": "usageLimitExceeded"}
-    (failed,) = talk.end("failed", error=error)
-    assert isinstance(failed, Failed)
+    failed = failure(talk.end("failed", error=error))
     assert shown(failed) == wanted
 
 
 def test_a_full_window_of_an_earlier_turn_of_codex_says_nothing() -> None:
-    talk = CodexTalk().running()
+    talk = codex()
     full = {"primary": {"usedPercent": 100, "resetsAt": EPOCH}}
     talk.told("account/rateLimits/updated", rateLimits=full)
     talk.end()
-    talk.prompt()
-    talk.reply("turn/start", {"turn": {"id": "tu"}})
+    talk.begin()
     error = {"message": "Quota exceeded", "codexErrorInfo": "usageLimitExceeded"}
-    (failed,) = talk.end("failed", error=error)
-    assert isinstance(failed, Failed)
+    failed = failure(talk.end("failed", error=error))
     assert shown(failed) == {"reason": "quota"}
 
 
@@ -155,30 +161,24 @@ def test_a_full_window_of_an_earlier_turn_of_codex_says_nothing() -> None:
     ],
 )
 def test_an_agent_of_acp_has_a_reason(name: str, error: Json, reason: str) -> None:
-    talk = AcpTalk(name).running()
-    number = talk.asked("session/prompt")["id"]
-    failed = talk.hear(id=number, error=error)[-1]
-    assert isinstance(failed, Failed)
+    talk = acp(name)
+    failed = failure(talk.end(error=error))
     assert shown(failed)["reason"] == reason
 
 
 def test_a_delay_becomes_a_time() -> None:
-    talk = AcpTalk("gemini").running()
-    number = talk.asked("session/prompt")["id"]
+    talk = acp("gemini")
     error = {"code": 429, "message": "Suggested retry after 3600s."}
-    failed = talk.hear(id=number, error=error)[-1]
-    assert isinstance(failed, Failed)
+    failed = failure(talk.end(error=error))
     assert shown(failed)["result"] == {"retryAt": "2026-11-21T21:00:00Z"}
 
 
 def test_claude_agent_says_the_time_of_a_limit_before_its_error() -> None:
-    talk = AcpTalk("claude-agent-acp").running()
-    number = talk.asked("session/prompt")["id"]
+    talk = acp("claude-agent-acp")
     meta = {"_claude/rateLimit": {"status": "rejected", "resetsAt": EPOCH}}
-    talk.update(sessionUpdate="usage_update", _meta=meta)
+    talk.update("usage_update", _meta=meta)
     error = {"code": -32603, "message": "limit", "data": {"errorKind": "rate_limit"}}
-    failed = talk.hear(id=number, error=error)[-1]
-    assert isinstance(failed, Failed)
+    failed = failure(talk.end(error=error))
     assert shown(failed) == {"reason": "rate-limit", "result": {"retryAt": AT}}
 
 
@@ -193,53 +193,44 @@ def test_claude_agent_says_the_time_of_a_limit_before_its_error() -> None:
     ],
 )
 def test_copilot_says_errors_in_words(words: str, reason: str) -> None:
-    talk = AcpTalk("copilot").running()
-    talk.asked("session/prompt")
+    talk = acp("copilot")
     talk.text(words)
-    failed = talk.end(stopReason="end_turn")[-1]
-    assert isinstance(failed, Failed)
+    failed = failure(talk.end())
     assert failed.reason == reason
 
 
 def test_an_empty_end_of_a_turn_of_kimi_is_a_failure() -> None:
-    talk = AcpTalk("kimi").running()
-    talk.asked("session/prompt")
-    failed = talk.end(stopReason="end_turn")[-1]
-    assert isinstance(failed, Failed)
+    talk = acp("kimi")
+    failed = failure(talk.end())
     assert failed.reason == "model-error"
 
 
 def test_nothing_after_the_last_tool_of_kimi_is_a_failure() -> None:
-    talk = AcpTalk("kimi").running()
-    talk.asked("session/prompt")
+    talk = acp("kimi")
     talk.text("First, I look.")
-    talk.update(sessionUpdate="tool_call", toolCallId="1", title="Read", status="completed")
-    failed = talk.end(stopReason="end_turn")[-1]
-    assert isinstance(failed, Failed)
+    talk.update("tool_call", toolCallId="1", title="Read", status="completed")
+    failed = failure(talk.end())
 
 
 @each("words", ["Done.", "The error was fixed."])
 def test_an_answer_of_kimi_is_an_answer(words: str) -> None:
-    talk = AcpTalk("kimi").running()
-    talk.asked("session/prompt")
+    talk = acp("kimi")
     talk.text(words)
-    assert isinstance(talk.end(stopReason="end_turn")[-1], Done)
+    assert isinstance(talk.end()[-1], Done)
 
 
 def test_a_conversation_that_kimi_cannot_shorten_is_too_long() -> None:
-    talk = AcpTalk("kimi").running()
-    talk.asked("session/prompt")
+    talk = acp("kimi")
     talk.text("Compaction is blocked by the current turn")
-    failed = talk.end(stopReason="end_turn")[-1]
-    assert isinstance(failed, Failed)
+    failed = failure(talk.end())
     assert failed.reason == "context-window"
 
 
 def test_gemini_forgets_a_turn_that_is_interrupted_while_its_model_answers() -> None:
-    talk = AcpTalk("gemini").running()
+    talk = acp("gemini")
     assert talk.adapter.forgets
-    talk.update(sessionUpdate="tool_call", toolCallId="1", title="x", status="in_progress")
+    talk.update("tool_call", toolCallId="1", title="x", status="in_progress")
     assert not talk.adapter.forgets
-    talk.update(sessionUpdate="tool_call_update", toolCallId="1", status="completed")
+    talk.update("tool_call_update", toolCallId="1", status="completed")
     assert talk.adapter.forgets
-    assert not AcpTalk("opencode").running().adapter.forgets
+    assert not acp("opencode").adapter.forgets
