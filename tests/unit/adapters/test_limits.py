@@ -209,7 +209,7 @@ def test_nothing_after_the_last_tool_of_kimi_is_a_failure() -> None:
     talk = acp("kimi")
     talk.text("First, I look.")
     talk.update("tool_call", toolCallId="1", title="Read", status="completed")
-    failed = failure(talk.end())
+    failure(talk.end())
 
 
 @each("words", ["Done.", "The error was fixed."])
