@@ -115,7 +115,7 @@ class Turn:
                 begin = partial(self._give, session, given, give)
                 await session.run(begin, self._receive, self.prompted, self._quiet)
         finally:
-            if not (self._lease.session and self._lease.session.healthy):
+            if not (self._lease.session and self._lease.session.lasts):
                 await self._lease.close()
 
     async def _resume(self, left: StoredSession) -> None:
@@ -137,7 +137,7 @@ class Turn:
                 begin = partial(session.go_on, waiting)
                 await session.run(begin, self._receive, self.prompted, self._quiet)
         finally:
-            if self.handle.task.state is not TaskState.COMPLETED or not session.healthy:
+            if self.handle.task.state is not TaskState.COMPLETED or not session.lasts:
                 await self._lease.close()
 
     def prompted(self) -> None:

@@ -82,11 +82,16 @@ class Session:
 
     @property
     def healthy(self) -> bool:
-        """Whether the session can run another turn."""
-        streams = self.streams
-        running = streams.process is not None and streams.process.running
-        fit = not (streams.broken or streams.between.busy or self.adapter.spent)
-        return running and self._stopping is None and fit
+        """Whether the session can run another turn now."""
+        return self.lasts and not self.streams.between.busy
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the session can run another turn, perhaps after the CLI has stopped a turn that
+        it began by itself."""
+        running = self.streams.process is not None and self.streams.process.running
+        over = self._stopping is not None or self.streams.broken or self.adapter.spent
+        return running and not over
 
     async def open(self) -> None:
         """Start the CLI. Raises LaunchError."""
