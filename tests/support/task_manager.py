@@ -50,7 +50,10 @@ class Bridge:
         attachments = Attachments(workspaces, adapter.input_modes, takes_urls=takes_urls)
         idle = settings.pop("idle", 600.0)
         sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
-        agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)
+        replies = settings.pop("replies", False)
+        agent = Agent(
+            sessions=sessions, idle_seconds=idle, attachments=attachments, replies=replies
+        )
         policy = Policy(retention=Retention(tasks=settings.pop("keep", 1000)))
         tasks = self.tasks = TaskHandles("", settings.pop("store", None) or MemoryStore())
         quota = replace(Quota.none(), running=settings.pop("running", 0))
