@@ -98,7 +98,10 @@ class AcpTurn:
     def lingers(self, lingering: Sequence[str]) -> bool:
         """Whether a tool was used after which the agent works on: see AcpAgent.lingering."""
         for tool in self.tools.values():
-            given, names = as_dict(tool.input), (tool.name, *tool.title.replace(":", " ").split()[:1])
+            given, names = (
+                as_dict(tool.input),
+                (tool.name, *tool.title.replace(":", " ").split()[:1]),
+            )
             if any(one in names or given.get(one) is True for one in lingering):
                 return True
         return False

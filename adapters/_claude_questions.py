@@ -21,7 +21,7 @@ ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
 DENY = Option("deny", "Deny", "reject_once")
 APPROVE = Option("approve", "Approve the plan", "allow_once")
 REVISE = Option("revise", "Send the plan back", "reject_once")
-NO_TASK = "No task is running, so nobody can answer."
+NO_TASK = "No task is running, so no client can answer."
 DENIED: Json = {"behavior": "deny", "message": "The user said no."}
 
 

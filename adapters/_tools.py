@@ -21,7 +21,7 @@ def is_count(value: Any) -> TypeGuard[int]:
 
 
 def number(value: Any) -> float:
-    """The value, or 0 if it is no number."""
+    """The value, or 0 if it is not a number."""
     return float(value) if isinstance(value, int | float) else 0.0
 
 

@@ -35,6 +35,7 @@ from bridge.adapter import (
     unasked,
 )
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word, output_status
+from bridge.adapter.unasked import UnaskedKind
 from bridge.task.events import AgentEvent, Answer, Failed, Question, Started, Status
 from bridge.task.message import Part, RawPart, media_type
 
@@ -214,8 +215,8 @@ class ClaudeCode(JsonLines):
 
     def _unasked(self, event: Json) -> Said:
         """A line of a turn that no prompt began. While a prompt waits, one of them is reported."""
-        kind, name = "output", str(event["type"])
-        given: Any = None
+        kind: UnaskedKind = "output"
+        name, given = str(event["type"]), None
         if name == "control_request":
             asked = as_dict(event.get("request"))
             kind, given = "request", as_dict(asked.get("input"))
@@ -234,7 +235,7 @@ class ClaudeCode(JsonLines):
             yield unasked(kind, name, given)
 
     def _command(self, event: Json) -> Said:
-        """What becomes of a prompt, or of the cause of a turn that no prompt begins."""
+        """The state of a prompt, or of the cause of a turn that no prompt begins."""
         self._announces_prompts = True
         if event.get("state") == "started":
             self._turn.start(event.get("command_uuid"))

@@ -1,4 +1,4 @@
-"""Why a model did not answer: the reasons of failed turns, from what CLIs and providers say.
+"""The reasons of turns that failed because of a model, from the words of CLIs and providers.
 
     rate-limit      too many requests, or the window of a subscription is used up: waiting helps
     quota           no credit, or a limit of the account: only its owner can help
@@ -7,7 +7,7 @@
     auth            no login, or the key is not accepted
     model-error     any other failure of the model or of the way to it
 
-The time of the next attempt is only what a CLI or a provider says, and never a guess.
+The time of the next attempt comes from a CLI or a provider, and is never a guess.
 """
 
 from __future__ import annotations

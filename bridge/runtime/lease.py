@@ -38,7 +38,7 @@ from bridge.telemetry.audit import NO_AUDIT, Audit
 log = logging.getLogger(__name__)
 
 MOST_OUTPUT = 64 * 1024 * 1024  # bytes of output; a live session keeps all of its output
-NO_TASK = "No task is running, so nobody can answer."
+NO_TASK = "No task is running, so no client can answer."
 Make = Callable[[SessionStart, str | None], Session]
 """Makes a session; the second argument is the id that an earlier server gave it."""
 
@@ -214,7 +214,7 @@ class Lease:
         session.streams.between.report = partial(self._unasked, session)
 
     def _unasked(self, session: Session, one: Unasked) -> None:
-        """Record what the CLI did between two turns, and stop it."""
+        """Record an action of the CLI between two turns, and stop it."""
         session.tally.unasked[one.kind] += 1
         facts = {"kind": one.kind, "tool": one.name, "act": one.act}
         place = {"context": self.fence.context.id, **session.facts()}

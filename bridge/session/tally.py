@@ -12,7 +12,7 @@ class SessionTally:
     (a process that waited for a task) or `resumed` (a new process that continues a conversation).
     `exits`: the ended processes: `exited` by themselves, `terminated`, `killed`, or beyond a
     `limit` of their control group. `leftovers`: processes that lived on after all signals.
-    `unasked`: what CLIs did between two turns, by kind: see adapter/unasked.py."""
+    `unasked`: actions of CLIs between two turns, by kind: see adapter/unasked.py."""
 
     starts: Counter[str] = field(default_factory=Counter)
     exits: Counter[str] = field(default_factory=Counter)

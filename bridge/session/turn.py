@@ -155,7 +155,7 @@ class SessionTurn:
             self._clock = self._loop.call_later(self._until_late(), self._check_deadlines)
 
     def _until_late(self) -> float:
-        """Seconds until a limit can be exceeded, or until clients are told of a silence."""
+        """Seconds until a limit can be exceeded, or until clients hear of a silence."""
         limited = self._limited(self._loop.time())
         left = min((limit - used for limit, used, _ in limited), default=3600.0)
         return min(max(min(left, self._until_quiet()), 0.0), 3600.0)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.real
 
 AFTER = 3.0  # seconds in which a goal would have called the model several times
 WAKE = 65.0  # seconds: a wake-up comes after a minute at the earliest
+WAKE_UP = tool("ScheduleWakeup", delaySeconds=60, prompt="again", reason="so")
 BACKGROUND = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "0"}
 
 
@@ -44,8 +45,7 @@ async def test_codex_has_no_goals(tmp_path: Path) -> None:
 async def test_claude_code_offers_no_tools_that_begin_turns(tmp_path: Path) -> None:
     async with claude_code(tmp_path) as real:
         client = real.client()
-        steps = [tool("ScheduleWakeup", delaySeconds=60, prompt="again", reason="so"), "Over."]
-        task = await client.send(script("begin", *steps))
+        task = await client.send(script("begin", WAKE_UP, "Over."))
         assert (state(task), artifact_text(task)) == ("completed", "Over.")
         offered = str([body.get("tools") for body in real.model.requests])
         for name in ("ScheduleWakeup", "Monitor", "CronCreate"):
@@ -57,8 +57,7 @@ async def test_claude_code_offers_no_tools_that_begin_turns(tmp_path: Path) -> N
 async def test_claude_code_does_not_wake_up(tmp_path: Path) -> None:
     """It waits for a wake-up of a minute."""
     async with claude_code(tmp_path) as real:
-        steps = [tool("ScheduleWakeup", delaySeconds=60, prompt="again", reason="so"), "Over."]
-        assert state(await real.client().send(script("begin", *steps))) == "completed"
+        assert state(await real.client().send(script("begin", WAKE_UP, "Over."))) == "completed"
         await quiet(real.model.requests, WAKE)
 
 
@@ -70,9 +69,8 @@ async def test_work_in_the_background_of_claude_code_is_stopped(
     force = {"AGENT_FORCE": "true", "IS_SANDBOX": "1"}
     async with claude_code(tmp_path, **BACKGROUND, **force) as real:
         client = real.client()
-        run = {"command": "sleep 1", "description": "x", "run_in_background": True}
-        script_ = script("begin", tool("Bash", **run), "Begun.", *["FOREIGN"] * 3)
-        task = await client.send(script_)
+        step = tool("Bash", command="sleep 1", description="x", run_in_background=True)
+        task = await client.send(script("begin", step, "Begun.", *["FOREIGN"] * 3))
         assert (state(task), artifact_text(task)) == ("completed", "Begun.")
         if again:  # a message that comes meanwhile
             async with asyncio.timeout(60):
@@ -100,6 +98,7 @@ async def test_an_agent_of_acp_is_quiet_after_its_task(tmp_path: Path, cli: Cli)
     """Its model starts a command in the background, as far as the agent can."""
     async with serving(cli, tmp_path) as real:
         step = cli.run("(sleep 1; echo late) &")
+        assert isinstance(step, dict)
         step["input"] |= {"run_in_background": True, "is_background": True}
         task = await allowed(real, script("begin", step, "Begun.", *["FOREIGN"] * 3))
         assert state(task) == "completed"

@@ -458,8 +458,10 @@ def test_output_of_another_thread_or_turn_is_ignored() -> None:
 def test_between_turns_nothing_is_said() -> None:
     talk = Talk().running()
     talk.end()
-    for said in (talk.text("x"), talk.item(COMMAND), talk.told("error", error={}, willRetry=True)):
-        assert [event.data["kind"] for event in said] == ["output"]
+    delta, started = "item/agentMessage/delta", "item/started"
+    assert talk.text("x") == [unasked("output", delta)]
+    assert talk.item(COMMAND) == [unasked("output", started)]
+    assert talk.told("error", error={}, willRetry=True) == [unasked("output", "error")]
     assert talk.completed(COMMAND) == [], "it may belong to the last turn"
 
 
@@ -1080,13 +1082,19 @@ def test_open_questions_are_denied_at_the_end() -> None:
     assert talk.result() == {"decision": "decline"}
 
 
+def facts_of(said: list[AgentEvent]) -> Json:
+    (status,) = said
+    assert isinstance(status, Status) and status.data
+    return dict(status.data)
+
+
 def test_no_question_is_asked_between_turns() -> None:
     talk = Talk().running()
     talk.end()
     method = "item/commandExecution/requestApproval"
-    (said,) = talk.request(method, command="x")
-    assert said == unasked("request", method, said.data["input"])
-    assert said.data["input"]["command"] == "x"
+    said = talk.request(method, command="x")
+    assert said == [unasked("request", method, facts_of(said)["input"])]
+    assert facts_of(said)["input"]["command"] == "x"
     assert talk.result() == {"decision": "decline"}
 
 
@@ -1097,8 +1105,8 @@ def test_every_request_between_turns_is_answered_and_reported(method: str) -> No
     talk.end()
     talk.written()
     params = {"questions": [{"id": "q", "question": "?"}], "mode": "form", "message": "m"}
-    (said,) = talk.request(method, 5, **params, requestedSchema={"properties": {"a": {}}})
-    assert (said.data["kind"], said.data["name"]) == ("request", method)
+    said = talk.request(method, 5, **params, requestedSchema={"properties": {"a": {}}})
+    assert (facts_of(said)["kind"], facts_of(said)["name"]) == ("request", method)
     (answer,) = talk.written()
     assert answer["id"] == 5
     assert answer.get("result") in (None, {"answers": {}}, {"action": "cancel"})
