@@ -47,7 +47,7 @@ from ._tools import IMAGES, number, options
 
 GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
 WAKING = "--disallowedTools=Monitor,ScheduleWakeup"  # tools that begin a turn later
-_WORK = ("stream_event", "assistant", "user", "result", "control_request")
+_WORK = ("stream_event", "assistant", "result", "control_request")
 _RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
 
 
@@ -193,8 +193,8 @@ class ClaudeCode(JsonLines):
         handler = self._handlers.get(str(event.get("type")))
         if handler is None:
             return ()
-        if event.get("type") in _WORK and self._foreign:
-            return self._unasked(event)
+        if self._foreign and event.get("type") in (*_WORK, "user"):
+            return self._unasked(event) if event["type"] in _WORK else ()
         said: list[AgentEvent] = []
         try:
             said.extend(handler(self, event))
@@ -230,8 +230,8 @@ class ClaudeCode(JsonLines):
             given = as_dict(event.get("usage"))
         if self._turn.complete:  # it goes on without a pause
             yield from self._finish()
-        noted, self._noted = self._noted, not self._turn.over
-        if name != "user" and (self._turn.over or kind == "request" or not noted):
+        if self._turn.over or kind == "request" or not self._noted:
+            self._noted = not self._turn.over
             yield unasked(kind, name, given)
 
     def _command(self, event: Json) -> Said:
