@@ -294,3 +294,18 @@ async def closed(server: Server) -> None:
     async with asyncio.timeout(10):
         while pool.holders:
             await pool.changed()
+
+
+@pytest.mark.parametrize("tool", [False, True])
+async def test_a_cancel_says_that_gemini_forgets_the_turn(workspace: Path, tool: bool) -> None:
+    """While its model answers; it remembers a turn that is cancelled in a tool."""
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "x", "status": "in_progress"}
+    async with agent(workspace, adapter="gemini") as server, listening() as live:
+        client = server.client()
+        began = f"update {json.dumps(call)}\n" if tool else ""
+        task = await client.send_now(f"{began}text a\nspawn {live.path} a\nhold")
+        await live.pid("a")
+        canceled = await client.cancel(task_id(task))
+        assert state(canceled) == "canceled"
+        assert ("does not remember this turn" in said(canceled)) is not tool
+        await live.gone("a")
