@@ -309,3 +309,19 @@ async def test_a_cancel_says_that_gemini_forgets_the_turn(workspace: Path, tool:
         assert state(canceled) == "canceled"
         assert ("does not remember this turn" in said(canceled)) is not tool
         await live.gone("a")
+
+
+async def test_a_goal_of_kimi_ends_its_process_with_the_task(
+    workspace: Path, tmp_path: Path
+) -> None:
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "CreateGoal"}
+    can = {"loadSession": True, "sessionCapabilities": {"close": {}}}
+    options = {"capabilities": can, "sessions": str(tmp_path / "sessions")}
+    async with agent(workspace, options, "kimi") as server, listening() as live:
+        script = f"spawn {live.path} a\nupdate {json.dumps({**call, 'status': 'completed'})}\npid"
+        first = await server.client().send(script)
+        assert state(first) == "completed"
+        await live.gone("a")
+        second = await again(server, first, "pid")
+    assert state(second) == "completed"
+    assert artifact_text(second) != artifact_text(first)
