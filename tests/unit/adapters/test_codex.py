@@ -1115,7 +1115,7 @@ def test_every_request_between_turns_is_answered_and_reported(method: str) -> No
     assert (facts_of(said)["kind"], facts_of(said)["name"]) == ("request", method)
     (answer,) = talk.written()
     assert answer["id"] == 5
-    refusals = ({"decision": "decline"}, {"answers": {}}, {"action": "cancel"})
+    refusals: tuple[Json, ...] = ({"decision": "decline"}, {"answers": {}}, {"action": "cancel"})
     assert "error" in answer or answer["result"] in refusals
 
 
