@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bridge.task.events import Event, Status, ToolCall, ToolResult
@@ -19,7 +19,8 @@ def silence(task: Task, seconds: float, now: datetime) -> Status:
     minutes = round(seconds) // 60
     text = f"No output for {f'{minutes} min' if minutes else f'{seconds:.0f} s'}"
     facts: dict[str, Any] = {"type": SILENT, "seconds": round(seconds)}
-    facts["since"] = (now - timedelta(seconds=seconds)).isoformat(timespec="seconds")
+    since = (now - timedelta(seconds=seconds)).astimezone(UTC)
+    facts["since"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
     tool = _last_tool(task)
     if tool:
         running = isinstance(tool, ToolCall)

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from bridge.errors import ConfigurationError
-from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, ToolCall
+from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, Status, ToolCall
 from bridge.task.message import AnswerWay, Message
 from bridge.task.state import Task
 from bridge.task.text import capped
@@ -110,6 +110,11 @@ class Audit:
                     facts = {**facts, "question": answer.question_id, "options": chosen}
                     facts |= _way(answer)
                     self.note("answered", task, answer.by, **facts, text=capped(answer.text)[0])
+                case Status(data={"type": "unasked", "kind": kind, "name": name, **given}):
+                    act = "refused" if kind == "request" else "ignored"
+                    facts = {**began, "kind": kind, "tool": name, "act": act}
+                    shown = capped(given.get("input"))[0]
+                    self.note("unasked", task, task.owner, **facts, input=shown)
                 case _ if isinstance(event, ENDINGS):
                     self.note("ended", task, task.owner, **began, state=task.state.value)
 

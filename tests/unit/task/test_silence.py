@@ -49,7 +49,7 @@ def test_it_names_the_last_tool_and_the_time(
     assert said.data is not None
     assert said.data.get("tool") == tool
     assert (said.data["type"], said.data["seconds"]) == ("silent", 240)
-    assert said.data["since"] == "2026-01-02T02:59:59+00:00"
+    assert said.data["since"] == "2026-01-02T02:59:59Z"
     assert is_silence(said)
 
 
@@ -57,7 +57,7 @@ def test_a_task_is_silent_until_it_says_something() -> None:
     one = task(Prompted())
     assert silent_since(one) is None
     one.apply(silence(one, 120, NOW), NOW)
-    assert silent_since(one) == "2026-01-02T03:02:00+00:00"
+    assert silent_since(one) == "2026-01-02T03:02:00Z"
     one.apply(silence(one, 0, NOW), NOW)
     assert silent_since(one) is None
     one.apply(silence(one, 120, NOW), NOW)
