@@ -18,19 +18,21 @@ from bridge.adapter import (
     SessionStart,
     as_text,
     explain_exit,
+    unasked,
 )
-from bridge.adapter.fields import Json, Said, as_word, output_status
-from bridge.adapter.jsonrpc import Peer, Response, RpcError
+from bridge.adapter.fields import Json, Said, as_dict, as_word, output_status
+from bridge.adapter.jsonrpc import Peer, Response, RpcError, is_request
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, UrlPart, media_type
 
 from ._acp_agent import AcpAgent
-from ._acp_handshake import AUTH_REQUIRED, Handshake, current, reason_of
+from ._acp_handshake import Handshake, current, model_error
 from ._acp_questions import AcpQuestions
 from ._acp_turn import UPDATES, AcpTurn
 from ._plain import plain
 from ._tools import options
 
+WORK = ("agent_message_chunk", "agent_thought_chunk", "tool_call")  # updates of a working model
 END = "(End of the message.)"  # a last block without `@`, see AcpAgent.reads_along
 
 
@@ -43,12 +45,13 @@ class Acp(AcpAgent):
         super().__init__(config, start)
         self._peer: Peer[AgentEvent] = Peer(self.send)
         self._peer.notifications["session/update"] = self._update
-        self._questions = AcpQuestions(self._peer, self, turn=lambda: self._turn)
+        self._questions = AcpQuestions(self._peer, self, turn=lambda: self._working)
         self._handshake = Handshake(self, self._peer, ready=self._ready, failed=self._end)
         self._greeting = False  # the handshake runs before the first prompt
         self._cost: float | None = None if start.resume else 0.0  # USD, of the session so far
         self._counted: dict[str, int] = {}  # tokens of earlier turns, for counts_all_turns
         self._turn: AcpTurn | None = None
+        self._spent = False
 
     # --- calls of the session --------------------------------------------------------------------
 
@@ -84,8 +87,8 @@ class Acp(AcpAgent):
 
     def interrupt(self) -> bool:
         """The agent must then end the turn as `cancelled` (ACP v1, Prompt Turn: Cancellation)."""
-        turn = self._turn
-        if turn is None or turn.response or not turn.sent:
+        turn = self._working
+        if turn is None or not turn.sent:
             self._turn = None  # a prompt that waits for the handshake is dropped
             return False
         turn.interrupted = True
@@ -93,9 +96,32 @@ class Acp(AcpAgent):
         self._questions.cancel()
         return True
 
-    def receive_object(self, value: Json, line: bytes) -> Said:
+    def stop_unasked(self) -> bool:
+        self._peer.notify("session/cancel", {"sessionId": self._handshake.session_id})
+        return self._handshake.done
+
+    @property
+    def spent(self) -> bool:
+        return self._spent
+
+    @property
+    def forgets(self) -> bool:
+        turn = self._working
+        return self.forgets_interrupted and turn is not None and turn.sent and turn.asks_model
+
+    @property
+    def _working(self) -> AcpTurn | None:
+        """The turn whose end the agent has not announced. None in an open session: no request of
+        the agent belongs to a task."""
         turn = self._turn
+        waits = turn and self._handshake.opened and not turn.sent
+        return None if turn is None or turn.response or waits else turn
+
+    def receive_object(self, value: Json, line: bytes) -> Said:
+        turn, idle = self._turn, self._handshake.opened and self._working is None
         said = self._peer.receive(value)
+        if idle and is_request(value):
+            return [_refused(value)]
         if said is None:
             return (output_status(line),)
         if turn and turn.sent and not turn.heard and said:
@@ -153,12 +179,25 @@ class Acp(AcpAgent):
             if self.counts_all_turns:
                 self._counted = counted
         self._questions.cancel()
-        return self.conclude()
+        if not turn.goes_on(self.going_on):
+            return self._outcome(turn)
+        # End the conversation in this process before the turn: the agent might work on.
+        self._spent = True
+        if not self._handshake.can("sessionCapabilities", "close"):
+            return self._outcome(turn)
+        params = {"sessionId": self._handshake.session_id}
+        self._peer.request("session/close", params, lambda closed: self._outcome(turn))
+        return ()
 
     def conclude(self) -> Sequence[AgentEvent]:
         turn = self._turn
         if turn is None or turn.response is None:
             return ()
+        turn.over = True
+        return self._outcome(turn)
+
+    def _outcome(self, turn: AcpTurn) -> Sequence[AgentEvent]:
+        assert turn.response
         error, used = turn.response.error, turn.usage()
         reason = turn.response.members.get("stopReason")
         end = self._failure(turn, error) if error else turn.outcome(self, reason)
@@ -167,9 +206,9 @@ class Acp(AcpAgent):
     def _failure(self, turn: AcpTurn, error: RpcError) -> Failed:
         if turn.interrupted:
             return INTERRUPTED
-        if error.code in (AUTH_REQUIRED, 401, 403):  # gemini's codes are those of HTTP
-            return self._handshake.not_logged_in(error)
-        return Failed(reason_of(error), "agent-error", {"code": error.code})
+        failed = model_error(error, turn.resets_at)
+        login = failed.reason == "auth"
+        return self._handshake.not_logged_in(error) if login else failed
 
     def _end(self, event: Done | Failed) -> Said:
         """The handshake ends, and the turn that waits for it."""
@@ -185,6 +224,8 @@ class Acp(AcpAgent):
         said: Said = ()
         if kind in ("current_mode_update", "config_option_update") and not foreign:
             said = self._mode_update(update)
+        if self._handshake.opened and kind in WORK and (turn is None or turn.over or not turn.sent):
+            return [unasked("output", as_word(update.get("title")) or kind, update.get("rawInput"))]
         if foreign or turn is None or not turn.sent:
             return ()
         handler = UPDATES.get(kind)
@@ -196,3 +237,11 @@ class Acp(AcpAgent):
             return ()
         text = Status(f"The mode is now {mode}", {"type": "mode", "mode": mode})
         return (self._handshake.started(), text)
+
+
+def _refused(request: Json) -> AgentEvent:
+    """A request that came between two turns; its handler or the peer has refused it."""
+    params = as_dict(request.get("params"))
+    tool = as_dict(params.get("toolCall"))
+    name = as_word(tool.get("title")) or str(request["method"])
+    return unasked("request", name, tool.get("rawInput") or params)

@@ -38,7 +38,10 @@ class AcpAgent(JsonLines):
     """Variables that keep the CLI from loading project_files, even if the operator has set them."""
 
     shut_options: ClassVar[Json] = {}
-    """The `_meta` of a session with the same effect."""
+    """Options of a session with the same effect (Claude Agent)."""
+
+    session_options: ClassVar[Json] = {}
+    """Options of every session (Claude Agent)."""
 
     configured_by: ClassVar[str] = ""
     """The variable with the CLI's configuration. It names the instructions of the workspace, which
@@ -64,7 +67,17 @@ class AcpAgent(JsonLines):
     """The tokens at the end of a turn are those of all turns of the process."""
 
     silent_failures: ClassVar[bool] = False
-    """After an error of the model the turn ends normally, without any text."""
+    """After an error of the model the turn ends normally, without any text since the last tool."""
+
+    forgets_interrupted: ClassVar[bool] = False
+    """A cancel while the model answers removes the turn from the conversation."""
+
+    going_on: ClassVar[tuple[str, ...]] = ()
+    """Tools after which the agent works on by itself when its turn has ended: names, or names of
+    members of their input that are true then. The session ends with such a turn."""
+
+    failing_words: ClassVar[Mapping[str, str]] = {}
+    """Beginnings of last texts that are errors, with the reasons of the failure."""
 
     reads_along: ClassVar[bool] = False
     """`@path` in the last text of a prompt attaches that file, even one outside of the workspace,

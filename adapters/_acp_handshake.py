@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
 
-from bridge.adapter import CONFIGURATION, SessionOptions
+from bridge.adapter import CONFIGURATION, SessionOptions, model_failure
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word
 from bridge.adapter.jsonrpc import METHOD_NOT_FOUND, Peer, Response, RpcError
 from bridge.adapter.modes import PLAN
@@ -38,8 +39,8 @@ class Handshake:
         self.session_id: str | None = None  # as the requests have it
         self.facts: dict[str, str | None] = {}  # model and mode of the session
         self.done = False
+        self.opened = False  # it was done once
         self._offers: Json = {}  # the answer that opened the session
-        self._open = False  # the session has had a prompt
         self.loading = False  # the answer to session/resume or session/load is awaited
         self._agent = agent
         self._peer = peer
@@ -72,7 +73,7 @@ class Handshake:
     def change(self, wanted: SessionOptions) -> None:
         """Set the mode and the model of the open session. `ready` or `failed` is called after that;
         a session that does not take them stays as it was."""
-        self._open, self.done = True, False
+        self.done = False
         steps = [(name, getattr(wanted, name)) for name in self._agent.changes]
         differing = [(name, one) for name, one in steps if one and one != self.facts.get(name)]
         self._configure(self._offers, differing)
@@ -152,8 +153,11 @@ class Handshake:
         params = {"cwd": start.cwd, "mcpServers": [], **members}
         if start.folder and self.can("sessionCapabilities", "additionalDirectories"):
             params["additionalDirectories"] = [start.folder]
-        if self._agent.shut_options and not self._agent.config.project_config:
-            params["_meta"] = self._agent.shut_options
+        options = dict(self._agent.session_options)
+        if not self._agent.config.project_config:
+            options |= self._agent.shut_options
+        if options:
+            params["_meta"] = {"claudeCode": {"options": options}}
         self._peer.request(method, params, partial(self._on_opened, method))
 
     def _list(self, cursor: Json) -> None:
@@ -240,11 +244,11 @@ class Handshake:
     def _configure(self, session: Json, steps: Sequence[tuple[str, str]]) -> Said:
         """Request the first setting; after the last one, the session is ready."""
         if not steps:
-            self._running, self.done = False, True
+            self._running, self.done, self.opened = False, True, True
             return self._ready()
         what, value = steps[0]
         request = _setting(session, what, value)
-        if request is None and self._open:  # the answer is the failure: prompt() has no events
+        if request is None and self.opened:  # the answer is the failure: prompt() has no events
             request = f"session/set_{what}", {f"{what}Id": value}
         if request is None:
             text = f"{self._agent.title} does not let its {what} be chosen over ACP ({value})."
@@ -272,12 +276,13 @@ class Handshake:
     def _refused(self, error: RpcError) -> Said:
         if error.code == AUTH_REQUIRED:
             return self._give_up(self.not_logged_in(error))
-        text = f"{self._agent.title} could not begin: {reason_of(error)}"
-        return self._give_up(Failed(text, "agent-error", {"code": error.code}))
+        failed = model_error(error)
+        text = f"{self._agent.title} could not begin: {failed.text}"
+        return self._give_up(replace(failed, text=text))
 
     def _give_up(self, failed: Failed) -> Said:
         self._running = self._tried_login = False
-        self.done = self._open
+        self.done = self.opened
         return self._failed(failed)
 
 
@@ -333,6 +338,21 @@ def _means_lost(error: RpcError) -> bool:
         "no previous sessions",
     )
     return error.code in (NOT_FOUND, -32602, METHOD_NOT_FOUND) or any(one in words for one in known)
+
+
+def model_error(error: RpcError, resets_at: Any = None) -> Failed:
+    """The failure for an error. Gemini's codes are those of HTTP; `resets_at`: see AcpTurn."""
+    data = as_dict(error.data)
+    kinds = [data.get("errorKind"), data.get("errorName")]
+    kinds += ["auth"] if error.code == AUTH_REQUIRED else []
+    return model_failure(
+        reason_of(error),
+        kinds=kinds,
+        status=error.code,
+        resets_at=resets_at,
+        details={"code": error.code},
+        otherwise="agent-error",
+    )
 
 
 def reason_of(error: RpcError) -> str:

@@ -45,7 +45,7 @@ class AcpQuestions(Asking):
 
     def may_ask(self) -> bool:
         turn = self._turn()
-        return turn is not None and not (turn.interrupted or turn.response)
+        return turn is not None and not turn.interrupted
 
     def _withdraw(self, params: Json) -> Said:
         """The agent cancels its request (ACP v1, Cancellation)."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bridge.adapter import INTERRUPTED, Prompt
+from bridge.adapter import INTERRUPTED, Prompt, model_failure
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.jsonrpc import Response
 from bridge.task.events import ArtifactChunk, Done, Failed, Text, Thought, ToolResult, Usage
@@ -24,7 +24,8 @@ class AcpTurn:
     heard: bool = False  # the agent has sent an update or a request since then
     interrupted: bool = False
     refused: bool = False  # the client denied a permission
-    response: Response | None = None  # to session/prompt: later updates belong to the turn, too
+    response: Response | None = None  # to session/prompt: updates until `over` belong to it, too
+    over: bool = False  # the quiet after the response has passed
     before: float | None = None  # USD, of the session before the turn; None: unknown
     tools: dict[str, Tool] = field(default_factory=dict)
     message: str | None = None  # id of the message whose text is being streamed
@@ -34,6 +35,7 @@ class AcpTurn:
     used: dict[str, Any] = field(default_factory=dict)
     cost: float | None = None  # USD, of the whole session
     changed: dict[str, None] = field(default_factory=dict)  # paths, in order
+    resets_at: Any = None  # of a limit of the model, in seconds since 1970 (Claude Agent)
 
     # --- session/update --------------------------------------------------------------------------
 
@@ -83,11 +85,27 @@ class AcpTurn:
         for name, ours in (("used", "contextTokens"), ("size", "contextSize")):
             if is_count(update.get(name)):
                 self.used[ours] = update[name]
+        limit = as_dict(as_dict(update.get("_meta")).get("_claude/rateLimit"))
+        if limit.get("status") == "rejected":
+            self.resets_at = limit.get("resetsAt")
         cost = as_dict(update.get("cost"))
         amount = cost.get("amount")
         if cost.get("currency") == "USD" and (is_count(amount) or isinstance(amount, float)):
             self.cost = float(amount)
         return ()
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether the agent waits for its model: no tool runs, and no permission is open."""
+        return all(tool.ended for tool in self.tools.values())
+
+    def goes_on(self, names: Sequence[str]) -> bool:
+        """Whether a tool was used after which the agent works on: see AcpAgent.going_on."""
+        for tool in self.tools.values():
+            given, title = as_dict(tool.input), tool.title.replace(":", " ").split()[:1]
+            if any(one in (tool.name, *title) or given.get(one) is True for one in names):
+                return True
+        return False
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -132,14 +150,16 @@ class AcpTurn:
     def _failure(self, agent: AcpAgent) -> Failed | None:
         """The error of a model, for agents that end the turn normally after one."""
         counted = [self.used.get(f"{name}Tokens") for name in ("input", "output")]
-        empty = not (self.block or self.tools) or counted == [0, 0]
-        if agent.silent_failures and empty:
+        cut_off = (self.new_block and not self.refused) or counted == [0, 0]
+        if agent.silent_failures and cut_off:
             text = f"{agent.title} ended the turn, but the model's answer was broken off."
-            return Failed(text, "empty-answer")
+            return Failed(text, "model-error")
         words = self.block[-1] if self.block else ""
+        for beginning, reason in agent.failing_words.items():
+            if words.startswith(beginning):
+                return Failed(words, reason)
         if agent.errors_are_words and words.startswith("Error: ") and not any(counted):
-            reason = "auth" if "uthenticat" in words else "agent-error"
-            return Failed(words.removeprefix("Error: "), reason)
+            return model_failure(words.removeprefix("Error: "), otherwise="agent-error")
         return None
 
     def _done(self, reason: str) -> Done:

@@ -21,6 +21,7 @@ ALWAYS = Option("allow_always", "Always allow in this session", "allow_always")
 DENY = Option("deny", "Deny", "reject_once")
 APPROVE = Option("approve", "Approve the plan", "allow_once")
 REVISE = Option("revise", "Send the plan back", "reject_once")
+NO_TASK = "No task is running, so no client can answer."
 DENIED: Json = {"behavior": "deny", "message": "The user said no."}
 
 
@@ -56,6 +57,15 @@ class ClaudeQuestions(Asking):
         question = self._question(request, given, bool(suggestions))
         reply = partial(_decision, given, suggestions)
         return self.ask(request, [question], reply, cancelled=DENIED)
+
+    def deny(self, event: Json) -> None:
+        """Answer a control_request that no task can answer."""
+        if as_dict(event.get("request")).get("subtype") == "can_use_tool":
+            denied = {**DENIED, "message": NO_TASK, "interrupt": True}
+            facts = {"request_id": event.get("request_id"), "response": denied}
+            self._respond({"subtype": "success", **facts})
+        else:
+            self.refuse(event, NO_TASK)
 
     def withdraw(self, event: Json) -> Said:
         """A control_cancel_request of the CLI."""

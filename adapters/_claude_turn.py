@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
-from bridge.adapter import INTERRUPTED
+from bridge.adapter import INTERRUPTED, model_failure
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.task.events import (
     AgentEvent,
@@ -19,7 +20,7 @@ from bridge.task.events import (
     Usage,
 )
 
-from ._tools import joined, plan
+from ._tools import joined, number, plan
 
 LOOSE = 256  # pieces of a text that are joined at once: each costs more than its few letters
 LOGIN = (
@@ -30,7 +31,10 @@ LOST = "No conversation found"
 
 
 class ClaudeTurn:
+    """`started`: the CLI has taken up a prompt of the turn. `over`: its end was reported."""
+
     def __init__(self) -> None:
+        self.started = self.over = False
         self.results: list[Json] = []  # `result` lines of the turn: more than one if steered
         self._prompts: set[str] = set()  # ids of the turn's prompts
         self._unheard: set[str] = set()  # those that no `result` has covered yet
@@ -41,10 +45,15 @@ class ClaudeTurn:
         self._tools: dict[str, Json] = {}  # the turn's tool_use blocks by id
         self._changed: dict[str, None] = {}  # paths, in order
         self._api_error: str | None = None
+        self._resets_at: Any = None  # of the limit that the turn met, in seconds since 1970
 
     def add_prompt(self, prompt_id: str) -> None:
         self._prompts.add(prompt_id)
         self._unheard.add(prompt_id)
+
+    def start(self, prompt_id: Any) -> None:
+        """The CLI has taken up a prompt, perhaps one of the turn."""
+        self.started = self.started or prompt_id in self._prompts
 
     def tool_input(self, tool_id: str) -> Json:
         return as_dict(self._tools.get(tool_id, {}).get("input"))
@@ -96,6 +105,7 @@ class ClaudeTurn:
         parent = as_word(event.get("parent_tool_use_id"))  # the tool call of a sub-agent
         if event.get("error"):
             self._api_error = str(event["error"])
+            self.rate_limit(as_dict(event.get("api_error_params")))
             return  # its text is that of the result, not the model's answer
         for block in message.get("content", ()):
             match block.get("type"):
@@ -123,6 +133,13 @@ class ClaudeTurn:
             yield Retracted(len(streamed))
             yield Text(text, new_block=True)
         self._new_block = True
+
+    def rate_limit(self, event: Json) -> Said:
+        """The state of the windows of a subscription."""
+        info = as_dict(event.get("rate_limit_info"))
+        if info.get("status", "rejected") == "rejected":
+            self._resets_at = info.get("resetsAt") or self._resets_at
+        return ()
 
     # --- tools -----------------------------------------------------------------------------------
 
@@ -195,16 +212,22 @@ class ClaudeTurn:
     def _failure(self, result: Json, lost: Failed) -> Failed:
         problems = [str(problem) for problem in as_list(result.get("errors"))]
         text = str(result.get("result") or "; ".join(problems) or result.get("subtype"))
-        status = result.get("api_error_status")
-        details = {"apiStatus": status, "subtype": result.get("subtype")}
+        status, subtype = result.get("api_error_status"), str(result.get("subtype"))
+        details = {"apiStatus": status, "subtype": subtype}
         if str(result.get("terminal_reason", "")).startswith("aborted"):
             return INTERRUPTED
         if any(LOST in problem for problem in problems):
             return lost
-        if self._api_error == "authentication_failed" or status in (401, 403):
-            return Failed(f"{LOGIN} It said: {text}", "auth", details)
-        reason = "api-error" if result.get("subtype") == "success" else str(result.get("subtype"))
-        return Failed(text, reason.replace("error_", "").replace("_", "-"), details)
+        kinds = (result.get("api_error"), self._api_error, result.get("terminal_reason"))
+        if subtype != "success" and not (status or self._api_error):
+            own = subtype.replace("error_", "").replace("_", "-")
+            return model_failure(text, kinds=kinds, details=details, otherwise=own)
+        failed = model_failure(
+            text, kinds=kinds, status=status, resets_at=self._resets_at, details=details
+        )
+        if failed.reason == "auth":
+            return replace(failed, text=f"{LOGIN} It said: {text}")
+        return failed
 
     def usage(self, before: float) -> Usage:
         """`before`: the total cost of the earlier turns, in USD."""
@@ -223,10 +246,6 @@ class ClaudeTurn:
 
 
 # --- members of a line, of any type --------------------------------------------------------------
-
-
-def number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def total_cost(result: Json) -> float:

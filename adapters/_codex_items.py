@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from bridge.adapter import model_failure
 from bridge.adapter.diff import unified_diff
 from bridge.adapter.fields import Json, as_dict, as_list, as_string, as_word
 from bridge.task.events import Failed, FileChange, Retracted, Text, Usage
 from bridge.task.text import json_object
 
-from ._tools import joined, tokens
+from ._tools import joined, number, tokens
 
 LOGIN = (
     "Codex is not logged in on the server, or its key is not accepted: run `codex login` there "
@@ -155,22 +156,36 @@ def usage_of(used: dict[str, int], window: Any) -> Usage:
 # --- errors --------------------------------------------------------------------------------------
 
 
-def failure(error: Any) -> Failed:
-    """The failure for a TurnError."""
+def failure(error: Any, limits: Json) -> Failed:
+    """The failure for a TurnError. `limits`: the windows of a subscription. An exceeded usage limit
+    may be a full window, or an account without credit: only the window tells them apart."""
     error = as_dict(error)
     info, text = error.get("codexErrorInfo"), message_of(error)
     kind, facts = next(iter(as_dict(info).items()), (as_word(info) or "", None))
     status = as_dict(facts).get("httpStatusCode")
     details = {"codexErrorInfo": info, "httpStatus": status}
-    details = {name: value for name, value in details.items() if value is not None}
-    if kind == "unauthorized" or status in (401, 403) or "Missing environment variable" in text:
-        return Failed(f"{LOGIN} It said: {text}", "auth", details)
-    if status == 429:
-        return Failed(text, "rate-limit-exceeded", details)
-    if status is not None or facts or kind in ("internalServerError", "badRequest"):
-        return Failed(text, "api-error", details)
-    reason = re.sub(r"[A-Z]", lambda letter: f"-{letter[0].lower()}", kind)
-    return Failed(text, "agent-error" if reason in ("", "other") else reason, details)
+    if "Missing environment variable" in text:
+        kind = "unauthorized"
+    own = re.sub(r"[A-Z]", lambda letter: f"-{letter[0].lower()}", kind)
+    if kind == "usageLimitExceeded":
+        full = _full_window(limits)
+        kind, own = ("rateLimitExceeded", own) if full else ("", "quota")
+    else:
+        full = None
+    otherwise = "model-error" if facts else "agent-error" if own in ("", "other") else own
+    failed = model_failure(
+        text, kinds=(kind,), status=status, resets_at=full, details=details, otherwise=otherwise
+    )
+    if failed.reason == "auth":
+        return replace(failed, text=f"{LOGIN} It said: {text}")
+    return failed
+
+
+def _full_window(limits: Json) -> Any:
+    """When the last full window of a subscription ends, in seconds since 1970."""
+    windows = [as_dict(limits.get(name)) for name in ("primary", "secondary")]
+    full = [one.get("resetsAt") for one in windows if number(one.get("usedPercent")) >= 100]
+    return max((one for one in full if isinstance(one, int)), default=None)
 
 
 def message_of(error: Json) -> str:

@@ -63,7 +63,7 @@ class CodexQuestions(Asking):
         options: tuple[Option, ...] = (ALLOW, ALWAYS, DENY),
     ) -> Said:
         """`result` makes the answer from the id of the chosen option."""
-        if self._force:
+        if self._force and self.may_ask():
             self._peer.answer(request, result(ALLOW.id))
             return ()
         reason = as_word(request.params.get("reason"))

@@ -1,10 +1,13 @@
-"""The switch that keeps Codex from running files of a repository."""
+"""The switches that keep Codex from running files of a repository, and from turns of its own."""
 
 from __future__ import annotations
 
 import orjson
 
 from bridge.adapter import AgentConfig, SessionStart
+
+# A goal makes Codex begin turns after the end of the task, also when its thread is resumed.
+NO_GOALS = ("-c", "features.goals=false")
 
 
 def closed(config: AgentConfig, start: SessionStart) -> list[str]:

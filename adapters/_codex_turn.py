@@ -92,6 +92,7 @@ class CodexTurn:
     others: dict[str, Json] = field(default_factory=dict)  # items of unknown threads, by id
     commands: set[str] = field(default_factory=set)  # items that are running
     changed: dict[str, None] = field(default_factory=dict)  # paths, in order
+    limits: Json = field(default_factory=dict)  # the windows of a subscription, as Codex tells them
     diffs: dict[str, str] = field(default_factory=dict)  # by turn of Codex
 
     def speaker(self, params: Json) -> str | None:
@@ -199,7 +200,7 @@ class CodexTurn:
             case "interrupted":
                 return Failed("Codex interrupted the turn by itself.", "cancelled")
             case "failed":
-                return failure(done.get("error"))
+                return failure(done.get("error"), self.limits)
         return Failed(f"Codex ended the turn as {done.get('status')}.", "stopped")
 
     def changes(self) -> Said:

@@ -20,6 +20,11 @@ def is_count(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def number(value: Any) -> float:
+    """The value, or 0 if it is not a number."""
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
 def count(value: Any) -> int | None:
     return value if is_count(value) else None
 

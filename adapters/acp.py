@@ -60,6 +60,7 @@ class Gemini(Acp):
     # deletes all files with these 8 characters, because that file is empty. It ignores the space
     # where it looks for the conversation, but the name has another character for it.
     load_prefix = " "
+    forgets_interrupted = True
     silent_failures = True  # a broken stream ends as end_turn
     project_files = files.GEMINI
     # Then it does not read GEMINI.md either.
@@ -155,15 +156,19 @@ class ClaudeAgent(Acp):
     title = "Claude Agent"
     binary = "claude-agent-acp"
     environment = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
-    # As for Claude Code: background work would continue after the end of the task.
-    variables: ClassVar[Mapping[str, str]] = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
+    # As for Claude Code: work would continue after the end of the task, or begin again.
+    variables: ClassVar[Mapping[str, str]] = {
+        "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+        "CLAUDE_CODE_DISABLE_CRON": "1",
+    }
+    session_options: ClassVar[Json] = {"disallowedTools": ["Monitor", "ScheduleWakeup"]}
     modes = ("default", "acceptEdits", "plan")
     widths = ("plan", "default", "acceptEdits")
     images = True
     reads_along = True
     project_files = files.CLAUDE
     shut: ClassVar[Mapping[str, str]] = {"CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1"}
-    shut_options: ClassVar[Json] = {"claudeCode": {"options": CLAUDE_OPTIONS}}
+    shut_options: ClassVar[Json] = CLAUDE_OPTIONS
     homes = (_homes.CLAUDE,)
     install = "npm install -g @agentclientprotocol/claude-agent-acp"
     login = "run `claude` once and log in, or set ANTHROPIC_API_KEY"
@@ -173,6 +178,7 @@ class CodexAcp(Acp):
     name = "codex-acp"
     title = "Codex"
     binary = "codex-acp"
+    arguments = ("--config", "features.goals=false")  # see _codex_trust.py
     environment = ("CODEX_*", *_OPENAI)
     images = True
     lasting = ("approved-always", "approved-execpolicy-amendment")
@@ -242,6 +248,11 @@ class Kimi(Acp):
     binary = "kimi"
     arguments = ("acp",)
     environment = ("KIMI_*", "MOONSHOT_*")
+    variables: ClassVar[Mapping[str, str]] = {"KIMI_DISABLE_CRON": "1"}
+    silent_failures = True  # a limit of the model ends as end_turn
+    failing_words: ClassVar[Mapping[str, str]] = {"Compaction is blocked": "context-window"}
+    # A goal makes it call the model after the end of the turn, without a message to its client.
+    going_on = ("CreateGoal", "run_in_background")
     verified = False
     homes = (_homes.KIMI,)
     install = "npm install -g @moonshot-ai/kimi-code"  # kimi-cli is its predecessor

@@ -20,7 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from bridge.adapter import Ability, AgentConfig, CliInfo, Lines, Prompt, SessionStart
+from bridge.adapter import (
+    Ability,
+    AgentConfig,
+    CliInfo,
+    Lines,
+    Prompt,
+    SessionStart,
+    model_failure,
+)
 from bridge.adapter.fields import Said
 from bridge.task.events import (
     AgentEvent,
@@ -67,12 +75,6 @@ TOKENS = re.compile(
     r"(?: Cost: \$([\d.]+) message)?"
 )
 ERROR = re.compile(r"(?:litellm\.)?(\w*(?:Error|Exception))\b:? ?(.*)")
-REASONS = {
-    "AuthenticationError": "auth",
-    "PermissionDeniedError": "auth",
-    "RateLimitError": "rate-limit",
-    "ContextWindowExceededError": "context-window",
-}
 
 
 class Aider(Generic):
@@ -190,8 +192,8 @@ class Aider(Generic):
         """The events of aider's own lines."""
         error = ERROR.match(line)
         if error:
-            reason = REASONS.get(error[1], "agent-error")
-            self._error = self._error or Failed(line, reason)
+            failed = model_failure(line, kinds=(error[1],), otherwise="agent-error")
+            self._error = self._error or failed
             return [Status(line, {"type": "error", "text": line})]
         if line.startswith("Retrying in "):
             return [Status(line, {"type": "retry", "text": line})]

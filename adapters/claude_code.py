@@ -11,6 +11,9 @@ Measured facts that decide the code:
 * A turn ends when the session is `idle` after a `result`; if the CLI does not announce its state,
   at the `result`. `subtype` may be "success" for an error: `is_error` decides.
 * `total_cost_usd` is a running total, of the process or (2.1.330) of the conversation.
+* The CLI can begin turns by itself: for background work, ScheduleWakeup, cron jobs and Monitor. It
+  then is `running` without a prompt. A prompt that comes meanwhile waits; from 2.1.330 on, a
+  `command_lifecycle` tells when the CLI takes it up.
 """
 
 from __future__ import annotations
@@ -32,18 +35,22 @@ from bridge.adapter import (
     SessionOptions,
     SessionStart,
     as_text,
+    unasked,
 )
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_word, output_status
+from bridge.adapter.unasked import UnaskedKind
 from bridge.task.events import AgentEvent, Answer, Failed, Question, Started, Status
 from bridge.task.message import Part, RawPart, media_type
 
 from . import _homes as homes
 from . import _project_files as files
 from ._claude_questions import ClaudeQuestions
-from ._claude_turn import LOGIN, LOST, ClaudeTurn, number, total_cost
-from ._tools import IMAGES, options
+from ._claude_turn import LOGIN, LOST, ClaudeTurn, total_cost
+from ._tools import IMAGES, number, options
 
 GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
+WAKING = "--disallowedTools=Monitor,ScheduleWakeup"  # tools that begin a turn later
+_WORK = ("stream_event", "assistant", "result", "control_request")
 _RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
 
 
@@ -85,7 +92,10 @@ class ClaudeCode(JsonLines):
         self._asked: dict[str, tuple[str, str]] = {}  # settings by the id of their request
         self._held: list[Prompt] = []  # prompts that wait for their answers
         self._turn = ClaudeTurn()
+        self._turn.over = True
         self._started = Started()
+        self._announces_prompts = False
+        self._noted = False  # work of a turn of its own was reported in the present turn
         self._questions = ClaudeQuestions(self._respond, turn=lambda: self._turn)
 
     @classmethod
@@ -103,7 +113,7 @@ class ClaudeCode(JsonLines):
         start, config = self.start, self.config
         argv = [config.binary, *config.args, "-p", "--verbose", "--include-partial-messages"]
         argv += ["--input-format", "stream-json", "--output-format", "stream-json"]
-        argv += ["--permission-prompt-tool", "stdio"]
+        argv += ["--permission-prompt-tool", "stdio", WAKING]
         closing = {}
         if not config.project_config:
             # CLAUDE.md belongs to the settings of the project, but also to any further directory.
@@ -124,6 +134,7 @@ class ClaudeCode(JsonLines):
         defaults = {
             # Background work would continue after the end of the task, without a client.
             "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+            "CLAUDE_CODE_DISABLE_CRON": "1",
             "DISABLE_AUTOUPDATER": "1",
         }
         own = {**closing, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"}
@@ -136,7 +147,7 @@ class ClaudeCode(JsonLines):
         return True
 
     def prompt(self, prompt: Prompt) -> None:
-        self._greeting = False
+        self._greeting = self._noted = False
         self._turn = ClaudeTurn()
         self._task_id = prompt.task_id
         self._configure(prompt.options)
@@ -177,6 +188,9 @@ class ClaudeCode(JsonLines):
         if self._held:  # the turn has not begun
             self._held = []
             return False
+        return self.stop_unasked()
+
+    def stop_unasked(self) -> bool:
         self._request(self._new_id(), "interrupt")
         return True
 
@@ -206,6 +220,8 @@ class ClaudeCode(JsonLines):
         handler = self._handlers.get(str(event.get("type")))
         if handler is None:
             return ()
+        if self._foreign and event.get("type") in (*_WORK, "user"):
+            return self._unasked(event) if event["type"] in _WORK else ()
         said: list[AgentEvent] = []
         try:
             said.extend(handler(self, event))
@@ -218,6 +234,42 @@ class ClaudeCode(JsonLines):
                 self._questions.refuse(event, "The bridge does not understand this request.")
         return said
 
+    @property
+    def _foreign(self) -> bool:
+        """Whether the CLI works in a turn that it began by itself."""
+        turn = self._turn
+        if self._announces_prompts and (turn.complete or not turn.started):
+            return True
+        return turn.over or bool(self._held)
+
+    def _unasked(self, event: Json) -> Said:
+        """A line of a turn that no prompt began. While a prompt waits, one of them is reported."""
+        kind: UnaskedKind = "output"
+        name, given = str(event["type"]), None
+        if name == "control_request":
+            asked = as_dict(event.get("request"))
+            kind, given = "request", as_dict(asked.get("input"))
+            name = as_word(asked.get("tool_name")) or str(asked.get("subtype"))
+            self._questions.deny(event)
+        elif name == "assistant":
+            blocks = map(as_dict, as_list(as_dict(event.get("message")).get("content")))
+            tool = next((one for one in blocks if one.get("type") == "tool_use"), {})
+            name, given = str(tool.get("name") or name), tool.get("input")
+        elif name == "result":
+            given = as_dict(event.get("usage"))
+        if self._turn.complete:  # it goes on without a pause
+            yield from self._finish()
+        if self._turn.over or kind == "request" or not self._noted:
+            self._noted = not self._turn.over
+            yield unasked(kind, name, given)
+
+    def _command(self, event: Json) -> Said:
+        """The state of a prompt, or of the cause of a turn that no prompt begins."""
+        self._announces_prompts = True
+        if event.get("state") == "started":
+            self._turn.start(event.get("command_uuid"))
+        return ()
+
     def _system(self, event: Json) -> Said:
         match event.get("subtype"):
             case "init":
@@ -229,6 +281,8 @@ class ClaudeCode(JsonLines):
                 self._announces_state = True
                 if event.get("state") == "idle" and self._turn.complete:
                     yield from self._finish()
+                elif event.get("state") == "running" and self._turn.over:
+                    yield unasked("turn", "session_state_changed")
             case "api_retry":
                 yield _retry(event)
             case "status" if as_word(event.get("permissionMode")) not in (
@@ -257,7 +311,7 @@ class ClaudeCode(JsonLines):
         if response.get("subtype") == "success":
             self._facts[name] = value
         elif self._held:
-            self._held = []
+            self._held, self._turn.over = [], True
             why = as_word(response.get("error")) or "it gives no reason"
             text = f"Claude Code did not take the {name} {value}: {why}"
             yield Failed(text, CONFIGURATION)
@@ -291,7 +345,7 @@ class ClaudeCode(JsonLines):
         self._cost = total_cost(turn.results[-1])
         yield turn.usage(before)
         outcome = turn.outcome(self.conversation_lost())
-        turn.results = []
+        turn.results, turn.over = [], True
         yield outcome
 
     _handlers: ClassVar[Handlers] = {
@@ -300,6 +354,8 @@ class ClaudeCode(JsonLines):
         "user": lambda self, event: self._turn.user(event),
         "system": _system,
         "result": _result,
+        "rate_limit_event": lambda self, event: self._turn.rate_limit(event),
+        "command_lifecycle": _command,
         "control_request": lambda self, event: self._questions.request(event),
         "control_response": _control_response,
         "control_cancel_request": lambda self, event: self._questions.withdraw(event),

@@ -37,16 +37,18 @@ from bridge.adapter import (
     SessionOptions,
     SessionStart,
     as_text,
+    model_failure,
+    unasked,
 )
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word, output_status
-from bridge.adapter.jsonrpc import Peer, Response, RpcError
+from bridge.adapter.jsonrpc import Peer, Response, RpcError, is_request
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, media_type
 
 from . import _homes as homes
 from . import _project_files as files
 from ._codex_questions import CodexQuestions
-from ._codex_trust import closed
+from ._codex_trust import NO_GOALS, closed
 from ._codex_turn import NOTIFICATIONS, CodexTurn, Thread
 from ._tools import IMAGES
 
@@ -91,7 +93,8 @@ class Codex(JsonLines):
         super().__init__(config, start)
         self._peer: Peer[AgentEvent] = Peer(self.send, tagged=False)
         self._peer.notifications = {
-            **{name: partial(self._in_turn, handler) for name, handler in NOTIFICATIONS.items()},
+            **{one: partial(self._in_turn, one, handler) for one, handler in NOTIFICATIONS.items()},
+            "account/rateLimits/updated": self._limits_updated,
             "turn/started": self._turn_started,
             "turn/completed": self._turn_completed,
             "thread/tokenUsage/updated": lambda params: self._thread.token_usage(
@@ -106,6 +109,7 @@ class Codex(JsonLines):
         self._thread = Thread(over=None if start.resume else {})
         self._turn: CodexTurn | None = None
         self._settled = start.options  # those of the thread
+        self._unasked: Json | None = None  # names the turn that Codex has begun by itself
         self._questions = CodexQuestions(
             self._peer, turn=lambda: self._turn, force=config.force, cwd=start.cwd
         )
@@ -113,7 +117,7 @@ class Codex(JsonLines):
     # --- calls of the session --------------------------------------------------------------------
 
     def launch(self) -> Launch:
-        own = closed(self.config, self.start)
+        own = [*NO_GOALS, *closed(self.config, self.start)]
         return Launch((self.config.binary, *self.config.args, *own, "app-server"))
 
     @property
@@ -167,8 +171,17 @@ class Codex(JsonLines):
         self._send_interrupt(turn)
         return True
 
+    def stop_unasked(self) -> bool:
+        if self._unasked:
+            self._peer.request("turn/interrupt", self._unasked, lambda response: ())
+        self._unasked = None
+        return not self.handshaking
+
     def receive_object(self, value: Json, line: bytes) -> Said:
+        idle = self._turn is None
         said = self._peer.receive(value)
+        if idle and is_request(value):
+            return [unasked("request", str(value["method"]), value.get("params"))]
         return (output_status(line),) if said is None else said
 
     def receive_exit(self, status: ExitStatus) -> Said:
@@ -275,8 +288,8 @@ class Codex(JsonLines):
             return ()
         if error:
             reason = "agent-error" if before == self._settled else CONFIGURATION
-            self._settled = before
-            return self._end(Failed(error.message, reason, {"code": error.code}))
+            self._settled, details = before, {"code": error.code}
+            return self._end(model_failure(error.message, details=details, otherwise=reason))
         turn.id = as_word(as_dict(response.members.get("turn")).get("id"))
         if turn.id is None:
             return self._end(Failed("Codex named no turn.", "protocol"))
@@ -295,11 +308,19 @@ class Codex(JsonLines):
         return self._continue(turn)
 
     def _turn_started(self, params: Json) -> Said:
-        turn = self._turn
-        if turn and params["turn"]["id"] == turn.id:
+        turn, started = self._turn, params["turn"]["id"]
+        if turn is None:
+            self._unasked = {"threadId": params.get("threadId"), "turnId": started}
+            return [unasked("turn", "turn/started")]
+        if started == turn.id:
             turn.running = True
             if turn.interrupted:
                 self._send_interrupt(turn)
+        return ()
+
+    def _limits_updated(self, params: Json) -> Said:
+        if self._turn:
+            self._turn.limits = as_dict(params.get("rateLimits"))
         return ()
 
     def _send_interrupt(self, turn: CodexTurn) -> None:
@@ -342,8 +363,12 @@ class Codex(JsonLines):
         yield from turn.changes()
         yield event
 
-    def _in_turn(self, handler: Callable[[CodexTurn, Json], Said], params: Json) -> Said:
-        return handler(self._turn, params) if self._turn else ()
+    def _in_turn(
+        self, method: str, handler: Callable[[CodexTurn, Json], Said], params: Json
+    ) -> Said:
+        if self._turn:
+            return handler(self._turn, params)
+        return () if method == "item/completed" else [unasked("output", method)]
 
 
 # --- input ---------------------------------------------------------------------------------------

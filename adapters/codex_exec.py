@@ -17,12 +17,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, AgentConfig, CliInfo, Handlers, Prompt, SessionStart
+from bridge.adapter import (
+    Ability,
+    AgentConfig,
+    CliInfo,
+    Handlers,
+    Prompt,
+    SessionStart,
+    model_failure,
+)
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Status, Thought
 
-from ._codex_trust import closed
+from ._codex_trust import NO_GOALS, closed
 from ._tools import counts, options, plan, usage_of
 from .codex import Codex
 
@@ -55,7 +63,8 @@ class CodexExec(PrintModeAdapter, like=Codex):
 
     def arguments(self, prompt: Prompt) -> Sequence[str]:
         # Without the flag it refuses a folder outside of a repository, which the operator chose.
-        flags = [*closed(self.config, self.start), "exec", "--json", "--skip-git-repo-check"]
+        flags = [*NO_GOALS, *closed(self.config, self.start)]
+        flags += ["exec", "--json", "--skip-git-repo-check"]
         mode = self.mode
         flags += [BYPASS] if self.config.force and not mode else []
         flags += options({"--sandbox": mode, "--model": self.model})
@@ -129,12 +138,8 @@ class CodexExec(PrintModeAdapter, like=Codex):
 
 
 def _failed(text: str) -> Failed:
-    status = re.search(r"\b(?:status|status:) (\d{3})\b", text)
-    if "Missing environment variable" in text or (status and status[1] in ("401", "403")):
-        return Failed(text, "auth")
-    if status and status[1] == "429":
-        return Failed(text, "rate-limit-exceeded")
-    return Failed(text, "api-error" if status else "agent-error")
+    kinds = ("unauthorized",) if "Missing environment variable" in text else ()
+    return model_failure(text, kinds=kinds, otherwise="agent-error")
 
 
 def _tool(item: Json) -> tuple[str, Any]:

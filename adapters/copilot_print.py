@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, CliInfo, Handlers, Prompt
+from bridge.adapter import Ability, CliInfo, Handlers, Prompt, model_failure
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Retracted, Status, Thought
@@ -120,9 +120,12 @@ class CopilotPrint(PrintModeAdapter, like=Copilot):
 
     def _error(self, event: Json) -> Said:
         data = event["data"]
-        reason = "auth" if data.get("errorType") == "authentication" else "api-error"
-        self.problem = Failed(
-            as_string(data["message"]), reason, {"apiStatus": data.get("statusCode")}
+        status = data.get("statusCode")
+        self.problem = model_failure(
+            as_string(data["message"]),
+            kinds=(data.get("errorType"),),
+            status=status,
+            details={"apiStatus": status},
         )
         return ()
 

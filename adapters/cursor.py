@@ -21,7 +21,16 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from bridge.adapter import Ability, Adapter, AgentConfig, CliInfo, ExitStatus, Handlers, Prompt
+from bridge.adapter import (
+    Ability,
+    Adapter,
+    AgentConfig,
+    CliInfo,
+    ExitStatus,
+    Handlers,
+    Prompt,
+    model_failure,
+)
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Status, Thought
@@ -164,7 +173,8 @@ class Cursor(PrintModeAdapter, like=CursorAcp):
         return [failed]
 
     def _failed(self, text: str) -> Failed:
-        return Failed(text, "auth" if LOGIN.search(text) else "agent-error")
+        kinds = ("auth",) if LOGIN.search(text) else ()
+        return model_failure(text, kinds=kinds, otherwise="agent-error")
 
     handlers: ClassVar[Handlers] = {
         "system": _system,

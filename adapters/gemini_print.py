@@ -19,7 +19,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from bridge.adapter import Ability, AgentConfig, CliInfo, ExitStatus, Handlers, Prompt, SessionStart
+from bridge.adapter import (
+    Ability,
+    AgentConfig,
+    CliInfo,
+    ExitStatus,
+    Handlers,
+    Prompt,
+    SessionStart,
+    model_failure,
+)
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Started, Status
@@ -106,7 +115,7 @@ class GeminiPrint(PrintModeAdapter, like=Gemini):
     def _error(self, event: Json) -> Said:
         text = as_string(event["message"])
         if event.get("severity") == "error":
-            self.problem = Failed(text)
+            self.problem = model_failure(text, otherwise="agent-error")
         yield Status(text, {"type": "error", "severity": event.get("severity")})
 
     def ended(self, status: ExitStatus) -> Said:
@@ -121,9 +130,7 @@ class GeminiPrint(PrintModeAdapter, like=Gemini):
             yield from self.finish(Done(), usage)
             return
         text = as_word(as_dict(event.get("error")).get("message"))
-        problem = (
-            Failed(text, "auth" if _REFUSED_KEY.search(text) else "api-error") if text else None
-        )
+        problem = model_failure(text) if text else None
         unknown = Failed(f"{self.title} ended the turn with an unnamed error.")
         yield from self.finish(problem or self.problem or unknown, usage)
 
@@ -136,7 +143,5 @@ class GeminiPrint(PrintModeAdapter, like=Gemini):
         "result": _result,
     }
 
-
-_REFUSED_KEY = re.compile(r'"code":\s*(?:401|403)\b')  # in the API's own answer
 
 ADAPTER = GeminiPrint

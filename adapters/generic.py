@@ -80,6 +80,7 @@ class Generic(RunnerAdapter):
         self._question = _compiled(self._lines.question)
         self._end = _compiled(self._lines.end)
         self._interrupted = False
+        self._over = True  # no turn runs
         self._waiting: str | None = None  # the prompt, until the CLI asks for it
         self._heard = False  # output of the CLI since its start or its first prompt
         self._early = False  # the CLI got the first prompt before it asked for one
@@ -113,7 +114,7 @@ class Generic(RunnerAdapter):
     # --- calls of the session --------------------------------------------------------------------
 
     def prompt(self, prompt: Prompt) -> None:
-        self._interrupted = False
+        self._interrupted = self._over = False
         self._last, self._open = "", None
         text = self.as_words(prompt.text)
         if self._end is None:
@@ -162,6 +163,12 @@ class Generic(RunnerAdapter):
             self.break_off()  # the process stays
         else:
             self.stop()
+        return True
+
+    def stop_unasked(self) -> bool:
+        if self._end is None:
+            return super().stop_unasked()
+        self.break_off()
         return True
 
     # --- output of the CLI -----------------------------------------------------------------------
@@ -245,7 +252,7 @@ class Generic(RunnerAdapter):
             self.write(text)
 
     def ask(self, text: str) -> Said:
-        if self.config.force:
+        if self.config.force and not self._over:
             self.write(f"{self._lines.answers[0]}\n")
             return
         self._asked += 1
@@ -279,6 +286,7 @@ class Generic(RunnerAdapter):
             yield Failed(*explain_exit(self.title, ExitStatus(status.code, words)))
 
     def _finish(self) -> Said:
+        self._over = True
         if self._interrupted:
             yield Failed("The turn was interrupted.", "interrupted")
         else:

@@ -102,6 +102,10 @@ class Jsonl(JsonLines):
         self.send_line({"type": "cancel", "taskId": self._task_id})
         return False  # the program may ignore the line
 
+    def stop_unasked(self) -> bool:
+        self.interrupt()
+        return True
+
     def receive_object(self, value: Json, line: bytes) -> Said:
         handler = self._handlers.get(str(value.get("type")))
         if handler is None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
-from bridge.adapter import Ability, CliInfo, ExitStatus, Handlers, Prompt
+from bridge.adapter import Ability, CliInfo, ExitStatus, Handlers, Prompt, model_failure
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Thought
@@ -107,8 +107,14 @@ class OpencodeRun(PrintModeAdapter, like=Opencode):
         data = as_dict(error.get("data"))
         status = count(data.get("statusCode"))
         text = as_word(data.get("message")) or str(error.get("name"))
-        reason = "auth" if status in (401, 403) else "api-error" if status else "agent-error"
-        self.problem = Failed(text, reason, {"apiStatus": status, "name": error.get("name")})
+        name = as_word(error.get("name"))
+        self.problem = model_failure(
+            text,
+            kinds=(name,),
+            status=status,
+            details={"apiStatus": status, "name": name},
+            otherwise="agent-error",
+        )
         if session_id and not self._steps:
             yield from self.began(session_id, self.model)
 

@@ -507,7 +507,10 @@ TESTED_ELSEWHERE = {
         "needs the kernel's boundaries",
         "sandbox: profile trusted_programs; server/agents: sandboxes",
     ),
-    "tests/component/session/test_session.py": ("needs children", "session: session factory turn"),
+    "tests/component/session/test_session.py": (
+        "needs children",
+        "session: session factory time_limits turn",
+    ),
     "tests/component/session/test_first_start.py": ("needs children", "session: first_start"),
     "tests/unit/sandbox/test_seccomp.py": ("the filter is its user", "sandbox: system_calls"),
     "tests/unit/session/test_pool.py": ("the pool is its only user", "session: slot_queue"),

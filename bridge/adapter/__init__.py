@@ -29,6 +29,8 @@ from bridge.adapter.fields import (
     output_status as output_status,
 )
 from bridge.adapter.input import AdapterInput as AdapterInput
+from bridge.adapter.limits import model_failure as model_failure
+from bridge.adapter.unasked import unasked as unasked
 from bridge.files.home import Home as Home, Index as Index
 from bridge.task.events import (
     SESSION_LOST as SESSION_LOST,

@@ -10,12 +10,15 @@ One adapter object serves one child process. The session that owns it calls, in 
     receive_line(line)           for each line of stdout; returns its events
     answer(question, answer)     when the client answered a question that receive_line returned
     interrupt()                  when the turn is to be cancelled
+    stop_unasked()               when the CLI works between two turns
     receive_exit(exit_status)    once, when the process has ended; returns its events
     data_to_send()               after each of the above: the bytes to write to stdin
 
 A turn begins with prompt() and ends with the first event of events.ENDINGS. Lines between two turns
-are passed to receive_line() too, and their events are ignored. An exception in an adapter ends the
-turn as `failed`, never the server.
+are passed to receive_line() too. Their events reach no client: a question is refused, tool calls
+and texts are logged, and a CLI that works is told to stop (stop_unasked). An adapter that refuses a
+request by itself then, or knows that the CLI has begun a turn, returns an unasked() status. An
+exception in an adapter ends the turn as `failed`, never the server.
 
 Adapters are deterministic: after a crash of the server, a new adapter gets the same calls again, up
 to the position of the CLI, and must produce the same bytes. So it reads no clock and draws no
@@ -349,6 +352,21 @@ class Adapter(ABC):
 
     def interrupt(self) -> bool:
         """Tell the CLI to abandon the turn, in its own dialect. False: it has no such command."""
+        return False
+
+    def stop_unasked(self) -> bool:
+        """Tell a CLI to stop that works between two turns, as its interrupt does in a turn. False:
+        it has no such command, and its session ends."""
+        return False
+
+    @property
+    def spent(self) -> bool:
+        """Whether the session must end after this turn, since the CLI might work on by itself."""
+        return False
+
+    @property
+    def forgets(self) -> bool:
+        """Whether an interrupt now removes the whole turn from the CLI's conversation."""
         return False
 
     def data_to_send(self) -> bytes:

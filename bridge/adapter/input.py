@@ -12,8 +12,8 @@ from bridge.task.message import Message
 @dataclass(frozen=True, slots=True)
 class AdapterInput:
     """An input that an adapter got when the CLI had written `position` bytes of output. `kind` is
-    the adapter's method: `greet`; `prompt` or `steer` with a message; `answer` to a question.
-    `options`: of a prompt.
+    the adapter's method: `greet`; `prompt` or `steer` with a message; `answer` to a question;
+    `stop_unasked`. `options`: of a prompt.
 
     The members are a schema: a new one needs a default (bridge/store/serialization.py)."""
 

@@ -58,6 +58,11 @@ class Request:
     params: Json
 
 
+def is_request(message: Json) -> bool:
+    """Whether the other side waits for an answer to the message."""
+    return isinstance(message.get("method"), str) and message.get("id") is not None
+
+
 class Peer(Generic[T]):
     """One side of a connection. Handlers return the results of receive(): `requests` and
     `notifications` by method, and the `then` of each request of this side.

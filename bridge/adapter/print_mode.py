@@ -26,6 +26,7 @@ from bridge.adapter import (
     Prompt,
     SessionStart,
     explain_exit,
+    unasked,
 )
 from bridge.adapter.fields import Json, Said, as_string, output_status
 from bridge.adapter.json_lines import read
@@ -107,6 +108,10 @@ class RunnerAdapter(Adapter):
         """Send SIGINT to the CLI's process group, as ^C does."""
         self._next = None
         self.send_line({"interrupt": True})
+
+    def stop_unasked(self) -> bool:
+        self.stop()
+        return True
 
     # --- output of the CLI -----------------------------------------------------------------------
 
@@ -243,8 +248,10 @@ class PrintModeAdapter(RunnerAdapter):
     # --- output of the CLI -----------------------------------------------------------------------
 
     def heard_line(self, text: str) -> Said:
-        if self._over or not text.strip():
-            return ()  # after the end of the turn
+        if not text.strip():
+            return ()
+        if self._over:
+            return (unasked("output", "line"),)
         return read(text.encode(), self._heard_object, halves=self.halves)
 
     def _heard_object(self, event: Json, line: bytes) -> Said:

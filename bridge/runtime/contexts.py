@@ -97,6 +97,7 @@ class Contexts:
             idle_seconds=agent.idle_seconds,
             share=agent.sessions.share,
         )
+        lease.audit = agent.audit
         questions = Questions(agent.rules, agent.trust, timeout=agent.patience)
         context = Context(agent, recorder=self.recorder, questions=questions, lease=lease)
         self._contexts[fence.context] = context

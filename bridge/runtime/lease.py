@@ -9,23 +9,37 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from bridge.adapter import SessionStart, modes
 from bridge.adapter.input import AdapterInput
+from bridge.adapter.unasked import UNASKED
 from bridge.errors import LaunchError
+from bridge.session.between import Unasked
 from bridge.session.prewarm import Prewarm
 from bridge.session.session import Session
 from bridge.session.slot_queue import Announce
-from bridge.store.changes import ContextSaved, Fence, OutputRead, SessionClosed, SessionOpened
+from bridge.store.changes import (
+    ContextSaved,
+    Fence,
+    InputRecorded,
+    OutputRead,
+    SessionClosed,
+    SessionOpened,
+)
 from bridge.store.handle import readable
 from bridge.store.protocol import OpenSession, Store, StoreError
 from bridge.store.serialization import dump
-from bridge.task.events import OptionKind
+from bridge.task.answers import denial
+from bridge.task.events import Answer, OptionKind, Question
+from bridge.task.text import capped
+from bridge.telemetry.audit import NO_AUDIT, Audit
 
 log = logging.getLogger(__name__)
 
 MOST_OUTPUT = 64 * 1024 * 1024  # bytes of output; a live session keeps all of its output
+NO_TASK = "No task is running, so no client can answer."
 Make = Callable[[SessionStart, str | None], Session]
 """Makes a session; the second argument is the id that an earlier server gave it."""
 
@@ -79,6 +93,7 @@ class Lease:
         self._default_mode: str | None = None
         self._modeless = False  # the process began without a mode, and has not reported one yet
         self.traceparent: str | None = None
+        self.audit: Audit = NO_AUDIT
         self.pool = prewarm.pool
         self._store = store
         self._make = make
@@ -167,6 +182,7 @@ class Lease:
         """Continue a session of an earlier server. Raises InputUnknown or OSError; `session` is
         set even then, and the caller must close it."""
         self.session = self._make(stored.start, stored.id)
+        self._listen(self.session)
         self.pool.adopt(self)
         self.session.attach(stored.given, stored.position)
 
@@ -198,6 +214,7 @@ class Lease:
         self._change(replace(self.start, session_id=taken.start.session_id))
         self.session = taken.session
         self._note_start()
+        self._listen(taken.session)
         taken.session.tally.starts["warm"] += 1
         self._store_session(taken.session)
         return True
@@ -205,6 +222,7 @@ class Lease:
     async def _open(self) -> None:
         session = self._make(self.start, None)
         session.traceparent = self.traceparent
+        self._listen(session)
         self._store_session(session)
         self.began = "resumed" if self.start.resume else "cold"
         session.tally.starts[self.began] += 1
@@ -224,6 +242,58 @@ class Lease:
         if session.spool:
             opened = SessionOpened(session.spool.name, self.fence.context, dump(self.start))
             self._store.append([opened], fence=self.fence)
+
+    # --- a session without a task ----------------------------------------------------------------
+
+    def _listen(self, session: Session) -> None:
+        session.streams.between.report = partial(self._unasked, session)
+
+    def _unasked(self, session: Session, one: Unasked) -> None:
+        """Record an action of the CLI between two turns, and stop it."""
+        session.tally.unasked[one.kind] += 1
+        facts = {"kind": one.kind, "tool": one.name, "act": one.act}
+        place = {"context": self.fence.context.id, **session.facts()}
+        log.warning(
+            "an agent acted without a task", extra={"event": "session.unasked", **place, **facts}
+        )
+        given = capped(one.input)[0]
+        self.audit.action(
+            "unasked", self.owner, context=self.fence.context.id, **facts, input=given
+        )
+        match one:
+            case Unasked(question=Question() as asked):
+                answer = denial(asked, UNASKED) or Answer(asked.id, NO_TASK, by=UNASKED)
+                told = session.told("answer", question=asked, answer=answer)
+                self._give(session, told, partial(session.answer, asked, answer))
+            case Unasked(act="stopped"):
+                self._give(session, session.told("stop_unasked"), partial(self._stop, session))
+            case Unasked(act="ended"):
+                self._end(session)
+
+    def _stop(self, session: Session) -> None:
+        if not session.stop_unasked():
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        """The session cannot serve another task."""
+        session.streams.broken = True
+        if self.idle and self.session is session:
+            self._begin_close()
+
+    def _give(self, session: Session, given: AdapterInput, give: Callable[[], None]) -> None:
+        """Give the CLI an input after its commit; see Turn."""
+
+        def then(error: StoreError | None) -> None:
+            if error is None:
+                give()
+            session.pause(False)
+
+        session.pause(True)
+        if session.spool:
+            recorded = InputRecorded(session.spool.name, dump(given))
+            self._store.append([recorded], fence=self.fence, then=then)
+        else:
+            then(None)
 
     def wake(self) -> None:
         """Check again whether a task still wants the session."""

@@ -30,6 +30,7 @@ from bridge.task.events import (
     SESSION_LOST,
     Answer,
     Answered,
+    Canceled,
     Event,
     Failed,
     Interrupted,
@@ -43,10 +44,13 @@ from bridge.task.events import (
     TimedOut,
 )
 from bridge.task.message import Message
+from bridge.task.silence import silence
 from bridge.task.transitions import TaskState
 from bridge.telemetry.tracing.context import traced
 
 log = logging.getLogger(__name__)
+
+FORGOTTEN = "The agent does not remember this turn: its model was still answering."
 
 
 class Turn:
@@ -114,9 +118,9 @@ class Turn:
                     self.prompted()  # committed together with the input
                 give = partial(session.prompt, Prompt.of(message, options))
                 begin = partial(self._give, session, given, give)
-                await session.run(begin, self._receive, self.prompted)
+                await session.run(begin, self._receive, self.prompted, self._quiet)
         finally:
-            if not (self._lease.session and self._lease.session.healthy):
+            if not (self._lease.session and self._lease.session.lasts):
                 await self._lease.close()
 
     async def _resume(self, left: StoredSession) -> None:
@@ -136,9 +140,9 @@ class Turn:
                 if not session.adapter.handshaking:
                     self.prompted()
                 begin = partial(session.go_on, waiting)
-                await session.run(begin, self._receive, self.prompted)
+                await session.run(begin, self._receive, self.prompted, self._quiet)
         finally:
-            if self.handle.task.state is not TaskState.COMPLETED or not session.healthy:
+            if self.handle.task.state is not TaskState.COMPLETED or not session.lasts:
                 await self._lease.close()
 
     def prompted(self) -> None:
@@ -220,6 +224,10 @@ class Turn:
         if started.mode:
             self._lease.note_mode(started.mode, self._approvals)
 
+    def _quiet(self, seconds: float) -> None:
+        """The CLI has said nothing for so many seconds."""
+        self.apply(silence(self.handle.task, seconds, datetime.now(UTC)))
+
     def apply(self, *events: Event) -> None:
         """Apply `events` to the task."""
         session, handle = self._lease.session, self.handle
@@ -240,6 +248,8 @@ class Turn:
         """End the task. The CLI gets an interrupt after the commit: a crash between the two would
         otherwise record a failure."""
         session = self._lease.session if self.active else None
+        if session and session.adapter.forgets and isinstance(event, Canceled):
+            event = Canceled(f"{event.text} {FORGOTTEN}")
         pending = session.streams.pending_output() if session and not self.ended else ()
         self.apply(*pending, event)
         if session:

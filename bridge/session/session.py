@@ -80,9 +80,16 @@ class Session:
 
     @property
     def healthy(self) -> bool:
-        """Whether the session can run another turn."""
+        """Whether the session can run another turn now."""
+        return self.lasts and not self.streams.between.busy
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the session can run another turn, perhaps after the CLI has stopped a turn that
+        it began by itself."""
         running = self.streams.process is not None and self.streams.process.running
-        return running and self._stopping is None and not self.streams.broken
+        over = self._stopping is not None or self.streams.broken or self.adapter.spent
+        return running and not over
 
     async def open(self) -> None:
         """Start the CLI. Raises LaunchError."""
@@ -104,7 +111,7 @@ class Session:
         )
         begun = self.adapter.start
         kind = "resumed" if begun.resume else "cold" if begun.owner else "warm"
-        facts = {"event": "session.started", **self._facts(), "start": kind, "cwd": begun.cwd}
+        facts = {"event": "session.started", **self.facts(), "start": kind, "cwd": begun.cwd}
         log.info("session started", extra=facts)
 
     def _traced(self) -> Mapping[str, str]:
@@ -156,6 +163,8 @@ class Session:
                 self.adapter.prompt(Prompt.of(message, told.options))
             case AdapterInput("steer", message=Message() as message):
                 self.adapter.steer(Prompt.of(message))
+            case AdapterInput("stop_unasked"):
+                self.adapter.stop_unasked()
 
     def told(self, kind: str, message: Message | None = None, **members: Any) -> AdapterInput:
         """An input of the adapter, at the position after all output that it has received."""
@@ -167,10 +176,12 @@ class Session:
         begin: Callable[[], object],
         sink: Sink,
         taken: Callable[[], object] = lambda: None,
+        quiet: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         """Run one turn. `begin` begins the turn. `sink` gets every batch of events; the last batch
         ends the turn. `taken` is called when the CLI got a prompt that had to wait for the end of
-        the handshake.
+        the handshake. `quiet` gets the seconds of a long silence of the CLI, and 0 at its
+        end.
 
         Returns after the end of the turn, at the latest when a time limit is exceeded. An exception
         of `sink` also ends the turn, and is raised. Processes that the agent has left in the
@@ -182,7 +193,7 @@ class Session:
             nonlocal strays
             strays = self._kill_strays()
 
-        turn = self.streams.turn = SessionTurn(sink, self._limits, taken, ending)
+        turn = self.streams.turn = SessionTurn(sink, self._limits, taken, quiet, ending)
         try:
             begin()
             if self.streams.process and self.streams.process.exit_code is not None:
@@ -208,7 +219,7 @@ class Session:
 
     async def _end_strays(self, count: int) -> None:
         """Return after their end: one may have forked before it was killed."""
-        facts = {"event": "processes.background", **self._facts(), "count": count}
+        facts = {"event": "processes.background", **self.facts(), "count": count}
         log.info("ended processes in the background", extra=facts)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KILL_GRACE):
@@ -251,6 +262,12 @@ class Session:
     def steer(self, prompt: Prompt) -> None:
         self.streams.tell(lambda: self.adapter.steer(prompt))
 
+    def stop_unasked(self) -> bool:
+        """Tell a CLI to stop that works between two turns. False: its session must end."""
+        told: list[bool] = []
+        self.streams.tell(lambda: told.append(self.adapter.stop_unasked()))
+        return any(told)
+
     # --- the end -------------------------------------------------------------------------------
 
     def begin_stop(self, interrupt: bool = False) -> None:
@@ -261,6 +278,7 @@ class Session:
         save the conversation after they report the end, and could not resume it otherwise.
         """
         if self._stopping is None:
+            self.streams.between.report = lambda one: None
             asked = False
             if interrupt:
                 with contextlib.suppress(Exception):
@@ -296,14 +314,14 @@ class Session:
             self.tally.exits["limit" if exceeded else rung] += 1
             self.tally.leftovers += process.left
             if process.left:
-                facts = {"event": "processes.leftover", **self._facts(), "count": process.left}
+                facts = {"event": "processes.leftover", **self.facts(), "count": process.left}
                 log.warning("processes of a session live on", extra=facts)
         code = process.exit_code if process else None
-        facts = {"event": "session.ended", **self._facts(), "rung": rung, "exit": code}
+        facts = {"event": "session.ended", **self.facts(), "rung": rung, "exit": code}
         log.info("session stopped", extra=facts)
         return rung
 
-    def _facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """The members of each line about the session."""
         process = self.streams.process
         return {"adapter": self.adapter.name, "pid": process.pid if process else None}

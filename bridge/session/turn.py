@@ -17,8 +17,10 @@ from bridge.process.agent_process import TERM_GRACE, AgentProcess, Hooks
 from bridge.process.line_splitter import LongLine
 from bridge.sandbox import denied
 from bridge.sandbox.profile import launch_refusal
+from bridge.session.between import BetweenTurns
 from bridge.session.ending import EndBuffer
 from bridge.session.redaction import Redactor, Secrets
+from bridge.session.time_limits import no_handshake, too_silent, too_slow
 from bridge.task.events import (
     ENDINGS,
     SESSION_LOST,
@@ -33,6 +35,7 @@ from bridge.task.events import (
 log = logging.getLogger(__name__)
 
 WORD_WITHIN = 0.05  # seconds to wait for the rest of a word, so that a text ends between words
+QUIET = 120.0  # seconds without output after which a task says so
 LONGEST_WORD = 32  # characters; a longer run is not a word
 _WORD = re.compile(r"\w+\Z")
 Sink = Callable[[list[AgentEvent | TimedOut]], None]
@@ -54,29 +57,33 @@ class TurnLimits:
     interrupt_grace: float = 2.0
     exit_grace: float = 2.0
     background: bool = False
+    quiet: float = QUIET
 
 
 class SessionTurn:
-    """Passes the events of one turn to the sink, and runs the clocks of the turn. Calls `ending`
-    before the sink gets the end. The result of `over`: None if the turn has ended, or the limit
-    that the turn exceeded."""
+    """Passes the events of one turn to the sink, and runs the clocks of the turn. `quiet` gets the
+    seconds of a long silence, and 0 at its end. `ending` is called before the sink gets the end.
+    The result of `over`: None if the turn has ended, or the limit that the turn exceeded."""
 
     def __init__(
         self,
         sink: Sink,
         limits: TurnLimits,
         taken: Callable[[], object],
+        quiet: Callable[[float], object],
         ending: Callable[[], object],
     ) -> None:
         self._sink = sink
         self._taken = taken
+        self._quiet = quiet
         self._ending = ending
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[TimedOut | None] = self._loop.create_future()
         self.error: Exception | None = None  # raised by the sink
         self.starting = False  # the prompt waits for the end of the handshake
-        self._heard = self._loop.time()
+        self._heard = self._said = self._loop.time()  # the last line, and the last event
+        self._noticed = 0.0  # seconds of the present silence that `quiet` got
         self._worked = 0.0  # seconds of work until the last resume, without waiting
         self._resumed = self._heard
         self._waiting = False  # for the client
@@ -96,11 +103,13 @@ class SessionTurn:
         if not self.over.done():
             self._taken()
 
-    def receive(self, events: Sequence[AgentEvent]) -> None:
-        """Pass on the events up to the end of the turn. Later events do not belong to it."""
+    def receive(self, events: Sequence[AgentEvent]) -> Sequence[AgentEvent]:
+        """Pass on the events up to the end of the turn. Returns the later ones, which do not belong
+        to it."""
         self._heard = self._loop.time()
-        if self.over.done() or not events:
-            return
+        if not events:
+            return ()
+        self._said, noticed, self._noticed = self._heard, self._noticed, 0.0
         happened: list[AgentEvent | TimedOut] = [*events]
         ended = False
         for count, event in enumerate(events, 1):
@@ -110,11 +119,14 @@ class SessionTurn:
                 del happened[count:]
                 break
         try:
+            if noticed:
+                self._quiet(0.0)
             self._sink(happened)
         except Exception as error:
             self.error = error
         if self.error or ended:
             self.end()
+        return events[len(happened) :]
 
     def end(self, late: TimedOut | None = None) -> None:
         self._clock.cancel()
@@ -129,21 +141,34 @@ class SessionTurn:
         if waiting:
             self._worked += now - self._resumed
         else:
-            self._resumed = self._heard = now
+            self._resumed = self._heard = self._said = now
+            self._noticed = 0.0
             self._check_deadlines()
 
     def _check_deadlines(self) -> None:
         late = self._late()
         if late:
             self.end(late)
-        else:
+            return
+        if self._until_quiet() <= 0:
+            self._noticed = max(self._limits.quiet, 2 * self._noticed)
+            try:
+                self._quiet(self._loop.time() - self._said)
+            except Exception as error:
+                self.error = error
+                self.end()
+        if not self.over.done():
             self._clock = self._loop.call_later(self._until_late(), self._check_deadlines)
 
     def _until_late(self) -> float:
-        """Seconds until a limit can be exceeded."""
-        now = self._loop.time()
-        left = min((limit - used for limit, used, _ in self._limited(now)), default=3600.0)
-        return min(max(left, 0.0), 3600.0)
+        """Seconds until a limit can be exceeded, or until clients hear of a silence."""
+        limited = self._limited(self._loop.time())
+        left = min((limit - used for limit, used, _ in limited), default=3600.0)
+        return min(max(min(left, self._until_quiet()), 0.0), 3600.0)
+
+    def _until_quiet(self) -> float:
+        due = max(self._limits.quiet, 2 * self._noticed)
+        return self._said + due - self._loop.time() if due else 3600.0
 
     def _late(self) -> TimedOut | None:
         for limit, used, late in self._limited(self._loop.time()):
@@ -155,32 +180,11 @@ class SessionTurn:
         """The active limits: seconds, used seconds, and the function that makes the timeout."""
         worked = self._worked + now - self._resumed
         if self.starting and self._limits.start:
-            yield self._limits.start, worked, _no_handshake
+            yield self._limits.start, worked, no_handshake
         if self._limits.turn:
-            yield self._limits.turn, worked, _too_slow
+            yield self._limits.turn, worked, too_slow
         if self._limits.silence:
-            yield self._limits.silence, now - self._heard, _too_silent
-
-
-def _no_handshake(limit: float) -> TimedOut:
-    return TimedOut(
-        f"The agent was started, but did not take the prompt within {limit:g} s and was stopped "
-        "(BRIDGE_START_TIMEOUT_MS sets the limit; `coding-agent-bridge doctor` examines the CLI).",
-        "start",
-    )
-
-
-def _too_slow(limit: float) -> TimedOut:
-    return TimedOut(
-        f"The turn took longer than {limit:g} s and was stopped (AGENT_TIMEOUT_MS sets the limit)."
-    )
-
-
-def _too_silent(limit: float) -> TimedOut:
-    return TimedOut(
-        f"The agent printed nothing for {limit:g} s and was stopped (AGENT_IDLE_EXIT_MS sets the "
-        "limit)."
-    )
+            yield self._limits.silence, now - self._heard, too_silent
 
 
 class WordBuffer:
@@ -266,6 +270,7 @@ class SessionStreams:
         # The rules that explain a refusal; the other rules are only needed at the start.
         known = ("profile", "write", "hide", "show", "uid")
         self._walls = {name: rules[name] for name in known if name in rules} if rules else None
+        self.between = BetweenTurns(limits.interrupt_grace)
         self._muted: asyncio.TimerHandle | None = None  # stdout has ended; the CLI may still exit
         self._words = WordBuffer()
         self._ending = EndBuffer()
@@ -316,15 +321,15 @@ class SessionStreams:
             if isinstance(event, Failed) and event.reason == SESSION_LOST:
                 self.broken = True  # the conversation to resume does not exist any more
         if self._walls and events and isinstance(failed := events[-1], Failed):
-            if found := denied.explain(failed.text, self._walls, failed.reason == "exit"):
-                text, path = found
-                log.warning("the sandbox refused something to an agent", extra={"path": path})
-                events[-1] = replace(failed, text=f"{text} {failed.text}")
-        if self.turn:
-            self.turn.receive(events)
-            self.broken = self.broken or self.turn.error is not None
-        elif events:
-            log.debug("output between turns", extra={"events": len(events)})
+            events[-1] = _explained(failed, self._walls)
+        turn = self.turn
+        if turn and not turn.over.done():
+            events = turn.receive(events)
+            self.broken = self.broken or turn.error is not None
+            if turn.over.done():
+                self.between.begin()
+        if events and not self.broken:
+            self.between.receive(events)
 
     def _receive_lines(self, lines: Sequence[bytes | LongLine]) -> None:
         events: list[AgentEvent] = []
@@ -406,3 +411,13 @@ class SessionStreams:
         self.broken = True
         text = f"The adapter could not process the agent's output ({type(error).__name__})."
         return Failed(text + " The server's log has the details.", "adapter-error")
+
+
+def _explained(failed: Failed, walls: Mapping[str, Any]) -> Failed:
+    """The failure, with the refusal of the sandbox that may be its cause."""
+    found = denied.explain(failed.text, walls, failed.reason == "exit")
+    if found is None:
+        return failed
+    text, path = found
+    log.warning("the sandbox refused something to an agent", extra={"path": path})
+    return replace(failed, text=f"{text} {failed.text}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, timedelta
 from typing import Any
 
 from bridge.task.artifact import ANSWER_ID
@@ -70,6 +71,10 @@ def status_metadata(update: StatusUpdate) -> Mapping[str, Any] | None:
             facts = {"steered": message.id}
         case Done(details=details) if details:
             facts = {"result": details}
+        case Failed(reason=reason, details=details) if details and (
+            at := _retry_at(update, details)
+        ):
+            facts = {"reason": reason, "result": {"retryAt": at}}
         case Failed(reason=reason) | Interrupted(reason=reason) | TimedOut(reason=reason):
             facts = {"reason": reason}
     if update.answer:
@@ -78,6 +83,15 @@ def status_metadata(update: StatusUpdate) -> Mapping[str, Any] | None:
     if update.usage:
         metadata["usage"] = _usage(update.usage)
     return metadata or None
+
+
+def _retry_at(update: StatusUpdate, details: Facts) -> str | None:
+    """When the CLI or its provider takes the next attempt, if it says so."""
+    after = details.get("retryAfter")
+    if isinstance(after, int | float):
+        at = update.time + timedelta(seconds=after)
+        return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return details.get("retryAt")
 
 
 def _answered(answer: Answer) -> Facts:

@@ -21,7 +21,7 @@ from typing import Any
 import orjson
 
 from bridge.errors import ConfigurationError
-from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, ToolCall
+from bridge.task.events import ENDINGS, Answer, Answered, Event, Question, Status, ToolCall
 from bridge.task.message import AnswerWay, Message
 from bridge.task.state import Task
 from bridge.task.text import capped, escaped, one_line
@@ -108,6 +108,11 @@ class Audit:
                 facts["options"] = capped(chosen)[0]
                 facts |= _way(answer)
                 return self.note("answered", task, answer.by, **facts, text=capped(answer.text)[0])
+            case Status(data={"type": "unasked", "kind": kind, "name": name, **given}):
+                facts = {**began, "kind": kind, "tool": one_line(str(name))}
+                facts["act"] = "refused" if kind == "request" else "ignored"
+                shown = capped(given.get("input"))[0]
+                return self.note("unasked", task, task.owner, **facts, input=shown)
             case _ if isinstance(event, ENDINGS):
                 return self.note("ended", task, task.owner, **began, state=task.state.value)
         return 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 EVENTS = frozenset(
     {
         *("task.started", "task.ended", "question.asked", "question.answered"),
-        *("session.started", "session.ended", "processes.background", "processes.leftover"),
+        *("session.started", "session.ended", "session.unasked"),
+        *("processes.background", "processes.leftover"),
         *("auth.failed", "auth.token_exposed", "request.answered", "request.refused"),
         *("request.failed", "stream.cut"),
         *("config.reloaded", "config.reload_failed"),

@@ -27,6 +27,7 @@ from bridge.task.events import (
     TimedOut,
     Usage,
 )
+from bridge.task.silence import is_silence
 from bridge.task.state import Task
 from bridge.task.transitions import TaskState
 from bridge.telemetry.log_context import MOST_TASKS, NO_CLIENT, TASKS, KnownTasks
@@ -90,7 +91,7 @@ class TaskLog:
     def _record(self, task: Task, known: _Open, event: Event, time: datetime) -> None:
         if isinstance(event, Started) and event.model:
             known.model = event.model
-        if not known.started and not isinstance(event, _FROM_OUTSIDE):
+        if not (known.started or isinstance(event, _FROM_OUTSIDE) or is_silence(event)):
             known.started = True
             queued = _seconds(task.created, time)
             start, cwd = self._beginning(task) or (None, None)

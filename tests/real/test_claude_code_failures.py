@@ -79,7 +79,7 @@ async def test_an_error_of_the_model_fails_the_task_and_the_next_message_works(
 ) -> None:
     client = real.client()
     items = await client.collect(script("broken", {"error": 500}))
-    assert (state(items[-1]), reason(items[-1])) == ("failed", "api-error")
+    assert (state(items[-1]), reason(items[-1])) == ("failed", "model-error")
     assert "500" in said(items[-1])
     task = await client.send(script("again", "Better."), contextId=context_id(items[0]))
     assert (state(task), artifact_text(task)) == ("completed", "Better.")
@@ -105,7 +105,7 @@ async def test_text_of_a_broken_stream_is_not_said_twice(
 async def test_a_model_that_cannot_be_reached_fails_the_task(tmp_path: Path) -> None:
     async with claude_code(tmp_path, ANTHROPIC_BASE_URL="http://127.0.0.1:1") as real:
         items = await real.client("0.3").collect("hi")
-        assert (state(items[-1]), reason(items[-1])) == ("failed", "api-error")
+        assert (state(items[-1]), reason(items[-1])) == ("failed", "model-error")
         assert "ANTHROPIC_BASE_URL" in said(items[-1]) or "connect" in said(items[-1]).lower()
 
 

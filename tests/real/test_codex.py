@@ -543,8 +543,8 @@ async def test_messages_at_the_end_of_a_turn_are_all_heard(tmp_path: Path) -> No
     [
         (401, "auth"),
         pytest.param(400, "agent-error", marks=pytest.mark.soak),
-        pytest.param(429, "rate-limit-exceeded", marks=pytest.mark.soak),
-        pytest.param(500, "api-error", marks=pytest.mark.soak),
+        pytest.param(429, "rate-limit", marks=pytest.mark.soak),
+        pytest.param(500, "model-error", marks=pytest.mark.soak),
     ],
 )
 async def test_an_error_of_the_model_fails_the_task_and_the_next_one_is_well(

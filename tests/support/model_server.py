@@ -20,6 +20,7 @@ How the answer goes wrong; these keys combine with those above::
     {"ttfb": SECONDS}                                wait before the first byte
     {"stop": "max_tokens"}                           end with this stop reason
     {"error": STATUS, "retry_after": SECONDS}        answer with this status
+    {"error": STATUS, "headers": {…}}                and these headers
     {"sse_error": true}                              an error event in the middle of the stream
     {"drop": true}                                   close the connection in the middle
     {"hang": true}                                   accept the request and never answer
@@ -296,7 +297,9 @@ def error_body(status: int) -> Json:
 
 
 def error_response(step: Json) -> web.Response:
-    headers = {"retry-after": str(step["retry_after"])} if "retry_after" in step else None
+    headers = dict(step.get("headers", {}))
+    if "retry_after" in step:
+        headers["retry-after"] = str(step["retry_after"])
     return web.json_response(error_body(step["error"]), status=step["error"], headers=headers)
 
 

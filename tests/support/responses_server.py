@@ -1,10 +1,10 @@
 """A scripted stand-in for OpenAI's Responses API, for tests that run the real Codex CLI.
 
-Scripts travel in the prompt as for tests/support/model_server.py; of its steps, texts (with
-`chunks` and `delay`), `thinking`, `tool` with `input`, `echo`, `error`, `drop`, `hang` and `times`
-are understood. The step that answers is the number of answers since the message with the script.
-In a test: ``async with ResponsesServer() as model``, with ``model.url`` and ``/v1`` as the base
-URL.
+Scripts travel in the prompt as for tests/support/model_server.py. It understands these parts of
+steps: texts (with `chunks` and `delay`), `thinking`, `tool` with `input`, `echo`, `drop`, `hang`,
+`times`, and `error` (with `headers`, and `body` for members of the error). The step that answers is
+the number of answers since the message with the script. In a test: ``async with ResponsesServer()
+as model``, with ``model.url`` and ``/v1`` as the base URL.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ class ResponsesServer:
         if step.get("hang"):
             await asyncio.Event().wait()
         if "error" in step:
-            problem = {"message": "the scripted error", "type": "scripted"}
-            return web.json_response({"error": problem}, status=step["error"])
+            problem = {"message": "the scripted error", "type": "scripted", **step.get("body", {})}
+            headers = step.get("headers")
+            return web.json_response({"error": problem}, status=step["error"], headers=headers)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         head: Json = {"id": f"resp_{uuid4().hex}", "object": "response", "output": []}

@@ -20,7 +20,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server import registry
 from bridge.session.factory import SessionFactory
 from bridge.session.pool import SessionPool
-from bridge.session.turn import TurnLimits
+from bridge.session.turn import QUIET, TurnLimits
 from bridge.store.handle import TaskHandle, TaskHandles
 from bridge.store.memory import MemoryStore
 from bridge.store.protocol import Retention
@@ -42,14 +42,18 @@ class Bridge:
         adapter = settings.pop("adapter", registry.load("jsonl"))
         config = AgentConfig(binary, ("-I", "-S", PROGRAM))
         grace, turn = settings.pop("grace", 1.0), settings.pop("turn", 0.0)
-        limits = TurnLimits(turn=turn, term_grace=grace)
+        quiet = settings.pop("quiet", QUIET)
+        limits = TurnLimits(turn=turn, term_grace=grace, quiet=quiet)
         roots = settings.pop("roots", ())
         workspaces = Workspaces(str(workspace), roots)
         takes_urls = adapter.takes_urls
         attachments = Attachments(workspaces, adapter.input_modes, takes_urls=takes_urls)
         idle = settings.pop("idle", 600.0)
         sessions = SessionFactory(adapter=adapter, config=config, environment={}, limits=limits)
-        agent = Agent(sessions=sessions, idle_seconds=idle, attachments=attachments)
+        replies = settings.pop("replies", False)
+        agent = Agent(
+            sessions=sessions, idle_seconds=idle, attachments=attachments, replies=replies
+        )
         policy = Policy(retention=Retention(tasks=settings.pop("keep", 1000)))
         tasks = self.tasks = TaskHandles("", settings.pop("store", None) or MemoryStore())
         quota = replace(Quota.none(), running=settings.pop("running", 0))

@@ -83,6 +83,27 @@ async def test_tasks_that_have_ended_are_what_they_were(each_place: Place) -> No
         assert first["id"] == newest["id"]
 
 
+async def test_inputs_between_two_turns_are_known_after_a_restart(place: Place) -> None:
+    """A refusal and a `cancel` line are inputs of the session, which the next server continues. The
+    program has two seconds to stop, then its session takes the next message."""
+    done = '{"type":"done"}'
+    async with place.server() as (server, client):
+        first = await client.send(f"text a\nline {done}\nask late Who?")
+        async with asyncio.timeout(WITHIN):
+            while server.log.count("session.unasked") < 2:  # noqa: ASYNC110 - no event reports it
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(2.1)  # the grace
+        script = "turn\nask one Which?\ntext end"
+        task = await client.send(script, contextId=first["contextId"])
+        assert (state(task), artifact_text(task)) == ("input-required", "2")
+        await kill(server)
+    async with place.server() as (_, client):
+        await client.send("blue", taskId=task["id"], contextId=first["contextId"])
+        task = await finished(client, task["id"])
+        assert state(task) == "completed"
+        assert artifact_text(task).endswith('"blue", null]end')
+
+
 async def test_a_message_that_was_taken_before_the_end_begins_nothing_after_it(
     place: Place,
 ) -> None:

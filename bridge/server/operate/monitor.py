@@ -21,6 +21,7 @@ from bridge.store.event_log import EventLog
 from bridge.store.handle import TaskHandle, headed
 from bridge.store.protocol import Store, TaskHead, TaskQuery
 from bridge.store.serialization import moment
+from bridge.task.silence import silent_since
 from bridge.task.state import StatusUpdate, Task
 from bridge.task.transitions import TaskState
 from bridge.transports import sse
@@ -207,4 +208,5 @@ def _summary(task: Task) -> Change:
         "changed": timestamp(task.status_time),
         "waitsFor": task.question.kind if task.question else "slot" if task.queued else None,
         "queued": asdict(task.queued) if task.queued else None,
+        "silentSince": silent_since(task),
     }

@@ -17,6 +17,7 @@ from bridge.server.agents.grpc_port import GrpcPort
 from bridge.server.operate.health import HealthCheck
 from bridge.server.operate.readiness import Readiness
 from bridge.session.pool import SessionPool
+from bridge.session.turn import QUIET
 from bridge.store.protocol import Store
 from bridge.task.state import Task
 from bridge.telemetry.metrics import catalog
@@ -77,16 +78,17 @@ class Readings:
         states = Counter(task.state.value for task in tasks)
         yield from _counts("bridge_tasks_open", states, catalog.OPEN_STATES, agent)
         kinds: Counter[str] = Counter()
-        asked, quiet = 0.0, 0.0
+        asked, quiet = 0.0, [0.0]
         for task in tasks:
             if task.question:
                 kinds[task.question.kind] += 1
                 asked = max(asked, (now - (task.asked_at or now)).total_seconds())
             elif task.state.value == "working":
-                quiet = max(quiet, (now - self._last_event(agent, task)).total_seconds())
+                quiet.append((now - self._last_event(agent, task)).total_seconds())
         yield from _counts("bridge_questions_open", kinds, catalog.QUESTION_KINDS, agent)
         yield "bridge_question_oldest_age_seconds", (agent,), asked
-        yield "bridge_oldest_event_age_seconds", (agent,), quiet
+        yield "bridge_oldest_event_age_seconds", (agent,), max(quiet)
+        yield "bridge_tasks_silent", (agent,), sum(age >= QUIET for age in quiet)
 
     def _of_sessions(self, agent: str, manager: TaskManager) -> Iterator[Reading]:
         uses = self._sources.pool.uses
@@ -98,6 +100,7 @@ class Readings:
         yield from _counts("bridge_session_starts", tally.starts, catalog.STARTS, agent)
         yield from _counts("bridge_process_exits", tally.exits, catalog.EXIT_REASONS, agent)
         yield "bridge_leftover_processes", (agent,), tally.leftovers
+        yield from _counts("bridge_unasked", tally.unasked, catalog.UNASKED_KINDS, agent)
 
     def _of_clients(self) -> Iterator[Reading]:
         sources, runner = self._sources, self._sources.runner

@@ -21,9 +21,10 @@ STARTS = ("cold", "warm", "resumed")
 OPEN_STATES = ("submitted", "working", "input-required", "auth-required")
 END_STATES = ("completed", "canceled", "rejected", "failed")
 REASONS = (
-    *("adapter-error", "agent-error", "api-error", "auth", "configuration", "exit", "internal"),
-    *("launch", "limit", "node-lost", "protocol", "restart", "session-lost", "shutdown", "start"),
-    *("task-size", "timeout", "workspace"),
+    *("adapter-error", "agent-error", "auth", "configuration", "context-window", "exit"),
+    *("internal", "launch", "limit", "model-error", "node-lost", "overloaded", "protocol", "quota"),
+    *("rate-limit", "restart", "session-lost", "shutdown", "start", "task-size", "timeout"),
+    "workspace",
 )
 """The reasons of failed tasks that have a label of their own; all others are OTHER. A task with
 another end has an empty reason."""
@@ -31,6 +32,7 @@ OTHER, UNKNOWN = "other", "unknown"
 QUESTION_KINDS = ("permission", "choice", "plan", "text", "auth")
 ANSWERERS = ("client", "rule", "timeout")
 SESSION_STATES = ("working", "idle", "waiting", "warm")
+UNASKED_KINDS = ("request", "turn", "output")
 EXIT_REASONS = ("exited", "terminated", "killed", "limit")
 TOKEN_TYPES = ("input", "output", "cache_read", "cache_creation")
 MOST_MODELS = 20  # with labels of their own; the others are OTHER
@@ -108,6 +110,7 @@ CATALOG: Sequence[Family] = (
         "Time since the last event of the quietest working task.",
         "agent",
     ),
+    _gauge("bridge_tasks_silent", "Working tasks without an event for 2 minutes.", "agent"),
     _gauge("bridge_questions_open", "Tasks that wait for an answer.", "agent", "kind"),
     _gauge("bridge_question_oldest_age_seconds", "Age of the oldest open question.", "agent"),
     _times(
@@ -123,6 +126,9 @@ CATALOG: Sequence[Family] = (
         "bridge_leftover_processes",
         "Processes that still lived after their session had been killed.",
         "agent",
+    ),
+    _read_counter(
+        "bridge_unasked", "Requests, turns and output of CLIs between two turns.", "agent", "kind"
     ),
     Family("bridge_tokens", "counter", "Tokens that CLIs report.", ("agent", "model", "type")),
     Family("bridge_cost_usd", "counter", "Cost that CLIs report.", ("agent", "model")),

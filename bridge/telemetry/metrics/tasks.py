@@ -28,6 +28,7 @@ from bridge.task.events import (
     ToolResult,
     Usage,
 )
+from bridge.task.silence import is_silence
 from bridge.task.state import Task
 from bridge.telemetry.metrics.catalog import OTHER, REASONS, UNKNOWN
 from bridge.telemetry.metrics.tools import kind_of
@@ -100,6 +101,8 @@ class TaskMetrics:
         known = self._tasks.get(task.id)
         if known is None:
             known = self._tasks[task.id] = _Observed(time, prompted=time, heard=True)
+        if is_silence(events[0]):
+            return
         known.last = time
         for event in events:
             kind = type(event)

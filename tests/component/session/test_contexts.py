@@ -28,6 +28,7 @@ from bridge.store.memory import MemoryStore
 from bridge.task.events import AgentEvent, Status, Text
 from bridge.task.message import TextPart
 from bridge.task.render import task_metadata
+from bridge.task.silence import is_silence, silent_since
 from bridge.task.state import StatusUpdate
 from bridge.task.transitions import TaskState
 from tests.support.children import children
@@ -714,3 +715,61 @@ async def test_a_refused_message_keeps_no_claim(make: Make) -> None:
     with pytest.raises(InvalidParams):
         await bridge.send("turn", "c", metadata={"bridge": {"cwd": 5}})
     assert await bridge.tasks.store.claim(ContextKey("", OPERATOR.id, "c"), "other", WITHIN)
+
+
+# --- silence -------------------------------------------------------------------------------------
+
+
+async def silent(handle: TaskHandle) -> Status:
+    """The first status about the silence of the agent."""
+    async with asyncio.timeout(WITHIN):
+        while True:
+            event = handle.task.status.event if handle.task.status else None
+            if event and is_silence(event):
+                assert isinstance(event, Status)
+                return event
+            await handle.log.changed()
+
+
+async def test_a_silent_task_says_so_with_its_tool(make: Make, live: Liveness) -> None:
+    bridge = make(quiet=0.1)
+    call = '{"type": "tool_call", "id": "1", "name": "Bash", "input": {}}'
+    handle = await bridge.send(f"line {call}\nwait {live.path} a\ntext on\nwait {live.path} b")
+    await live.pid("a")
+    said = await silent(handle)
+    assert said.data is not None
+    assert said.data["tool"] == {"id": "1", "name": "Bash", "running": True}
+    assert silent_since(handle.task)
+    await live.release("a")
+    await live.pid("b")
+    async with asyncio.timeout(WITHIN):
+        while silent_since(handle.task):
+            await handle.log.changed()
+    await live.release("b")
+    assert (await ended(handle)).task.state is TaskState.COMPLETED
+
+
+async def test_a_program_that_never_said_a_word_says_so(make: Make, live: Liveness) -> None:
+    """Its task is still submitted, since the program may answer with a Message."""
+    bridge = make(quiet=0.1, replies=True)
+    handle = await bridge.send(f"wait {live.path} a\nreply late")
+    handle.shown = False
+    said = await silent(handle)
+    assert handle.task.state is TaskState.WORKING
+    assert "no tool has run" in said.text
+    await live.release("a")
+    assert (await ended(handle)).task.state is TaskState.COMPLETED
+
+
+async def test_a_question_for_the_client_is_no_silence(make: Make) -> None:
+    bridge = make(quiet=0.05)
+    handle = await in_state(await bridge.send("ask q Who?\ntext x"), TaskState.INPUT_REQUIRED)
+    await asyncio.sleep(0.3)  # several times the silence
+    assert handle.task.state is TaskState.INPUT_REQUIRED
+    assert silent_since(handle.task) is None
+    assert not any(
+        is_silence(one.event)
+        for one in handle.task.history
+        if isinstance(one, StatusUpdate) and one.event
+    )
+    await bridge.run("me", handle.task.context_id, task=handle.task.id)

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from bridge.adapter import AgentConfig, Prompt, SessionStart
+from bridge.adapter import AgentConfig, Prompt, SessionStart, unasked
 from bridge.errors import LaunchError
 from bridge.process.process_tree import reap_orphans
 from bridge.process.procfs import MARKER
+from bridge.session.between import Unasked
 from bridge.session.redaction import Secrets
 from bridge.session.session import Session
 from bridge.session.turn import TurnLimits
@@ -434,3 +435,76 @@ async def test_stopping_a_new_or_a_stopped_session_has_no_effect(
     await asyncio.gather(session.stop(), session.stop())
     await session.stop()
     session.kill()
+
+
+# --- silence, and what comes between two turns ----------------------------------------------------
+
+
+async def test_a_long_silence_is_told_again_after_twice_the_time(start: Sessions) -> None:
+    session = await start(limits=TurnLimits(quiet=0.05))
+    heard: list[float] = []
+    told = asyncio.Event()
+
+    def quiet(seconds: float) -> None:
+        heard.append(seconds)
+        if len(heard) == 3 or not seconds:
+            told.set()
+
+    prompt = Prompt("task-1", "context-1", Message("m-1", Role.USER, (TextPart("ask q"),)))
+    turn = asyncio.create_task(
+        session.run(lambda: session.prompt(prompt), lambda events: None, quiet=quiet)
+    )
+    async with asyncio.timeout(WITHIN):
+        await told.wait()
+        assert [round(one // 0.05) >= times for one, times in zip(heard, (1, 2, 4), strict=True)]
+        told.clear()
+        session.adapter.send(b"text again\n")
+        session.streams.flush()
+        await told.wait()
+        session.adapter.send(b"done\n")
+        session.streams.flush()
+        await turn
+    assert heard[-1] == 0
+
+
+async def test_no_silence_is_told_while_a_question_is_open(start: Sessions) -> None:
+    session = await start(limits=TurnLimits(quiet=0.1))
+    heard: list[float] = []
+    prompt = Prompt("task-1", "context-1", Message("m-1", Role.USER, (TextPart("ask q"),)))
+
+    def sink(events: Events) -> None:
+        session.waiting(any(isinstance(event, Question) for event in events))
+
+    turn = asyncio.create_task(
+        session.run(lambda: session.prompt(prompt), sink, quiet=heard.append)
+    )
+    _, pending = await asyncio.wait([turn], timeout=0.5)
+    assert pending and heard == []
+    session.waiting(False)
+    session.adapter.send(b"done\n")
+    session.streams.flush()
+    await asyncio.wait_for(turn, WITHIN)
+
+
+async def test_events_after_the_end_of_a_turn_are_reported(start: Sessions) -> None:
+    """Also those of the same read."""
+    session = await start()
+    reports: list[Unasked] = []
+    session.streams.between.report = reports.append
+    turn = run(session, "text a\ndone\nask late\ntext b")
+    assert await turn.ended() == [Text("a"), Done(None)]
+    async with asyncio.timeout(WITHIN):
+        while len(reports) < 2:  # noqa: ASYNC110 - no event reports them
+            await asyncio.sleep(0.01)
+    assert [(one.name, one.act) for one in reports[:2]] == [
+        ("text", "refused"),
+        ("text", "stopped"),
+    ]
+
+
+async def test_a_session_is_unfit_while_the_cli_works_by_itself(start: Sessions) -> None:
+    session = await start(limits=TurnLimits(interrupt_grace=60))
+    await run(session, "done").ended()
+    assert session.healthy
+    session.streams.between.receive([unasked("turn", "goal")])
+    assert not session.healthy

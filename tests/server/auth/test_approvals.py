@@ -15,7 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from bridge.adapter import unasked
 from bridge.task.approval_policy import Rule
+from bridge.task.events import Status
 from bridge.task.state import Task
 from bridge.telemetry.audit import Audit
 from tests.support.bridge_process import bridge, scripted
@@ -354,3 +356,18 @@ async def ended(client: Client, task: str) -> list[Json]:
     async with asyncio.timeout(WITHIN):
         async with client.subscribe(task) as items:
             return [item async for item in items]
+
+
+def test_a_request_of_another_turn_is_in_the_audit_log(tmp_path: Path) -> None:
+    """The CLI had begun that turn by itself, just before it got the prompt of the task."""
+    path = tmp_path / "audit.jsonl"
+    audit = Audit(path)
+    task = Task("t", "c", datetime.now(UTC), owner="anna")
+    audit.events(
+        task, [unasked("request", "Bash", {"command": "rm x"}), Status("x", {"type": "y"})]
+    )
+    audit.close()
+    (line,) = map(json.loads, path.read_text().splitlines())
+    assert (line["what"], line["task"], line["principal"]) == ("unasked", "t", "anna")
+    facts = {"kind": "request", "tool": "Bash", "act": "refused", "input": {"command": "rm x"}}
+    assert {name: line[name] for name in facts} == facts

@@ -329,3 +329,37 @@ async def test_history_behind_the_answer_to_a_load_is_no_answer(
         await closed(server)
         after = await again(server, first, "text new")
         assert (state(after), artifact_text(after)) == ("completed", "new")
+
+
+# --- what an agent does on its own, or forgets ----------------------------------------------------
+
+
+@pytest.mark.parametrize("tool", [False, True])
+async def test_a_cancel_says_that_gemini_forgets_the_turn(workspace: Path, tool: bool) -> None:
+    """While its model answers; it remembers a turn that is cancelled in a tool."""
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "x", "status": "in_progress"}
+    async with agent(workspace, adapter="gemini") as server, listening() as live:
+        client = server.client()
+        began = f"update {json.dumps(call)}\n" if tool else ""
+        task = await client.send_now(f"{began}text a\nspawn {live.path} a\nhold")
+        await live.pid("a")
+        canceled = await client.cancel(task_id(task))
+        assert state(canceled) == "canceled"
+        assert ("does not remember this turn" in said(canceled)) is not tool
+        await live.gone("a")
+
+
+async def test_a_goal_of_kimi_ends_its_process_with_the_task(
+    workspace: Path, tmp_path: Path
+) -> None:
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "CreateGoal"}
+    can = {"loadSession": True, "sessionCapabilities": {"close": {}}}
+    options = {"capabilities": can, "sessions": str(tmp_path / "sessions")}
+    async with agent(workspace, options, "kimi") as server, listening() as live:
+        script = f"spawn {live.path} a\nupdate {json.dumps({**call, 'status': 'completed'})}\npid"
+        first = await server.client().send(script)
+        assert state(first) == "completed"
+        await live.gone("a")
+        second = await again(server, first, "pid")
+    assert state(second) == "completed"
+    assert artifact_text(second) != artifact_text(first)

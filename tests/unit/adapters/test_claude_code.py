@@ -136,6 +136,7 @@ def test_a_new_session_is_launched_with_its_id_and_speaks_on_pipes() -> None:
         "stream-json",
         "--permission-prompt-tool",
         "stdio",
+        "--disallowedTools=Monitor,ScheduleWakeup",
         "--setting-sources=user",
         "--strict-mcp-config",
         "--add-dir=.",
@@ -734,7 +735,7 @@ def test_a_lost_conversation_differs_from_other_failures() -> None:
 def test_success_that_is_an_error_has_failed() -> None:
     _, failed = result(running(), is_error=True, result="API Error: 500", api_error_status=500)
     assert isinstance(failed, Failed)
-    assert (failed.text, failed.reason) == ("API Error: 500", "api-error")
+    assert (failed.text, failed.reason) == ("API Error: 500", "model-error")
 
 
 @each("status", [401, 403])
@@ -763,7 +764,7 @@ def test_an_api_error_of_the_last_turn_is_forgotten() -> None:
     prompt(one, TextPart("again"))
     _, failed = result(one, is_error=True, result="other")
     assert isinstance(failed, Failed)
-    assert failed.reason == "api-error"
+    assert failed.reason == "model-error"
 
 
 def test_the_usage_of_a_turn_is_the_growth_of_the_total() -> None:

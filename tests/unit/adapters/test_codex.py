@@ -6,7 +6,7 @@ import json
 from base64 import b64encode
 from typing import Any
 
-from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
+from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart, unasked
 from bridge.server import registry
 from bridge.task.answers import read_answer
 from bridge.task.events import (
@@ -170,7 +170,8 @@ def as_prompt(*parts: Part) -> Prompt:
 
 def test_the_arguments_of_the_operator_come_before_the_command() -> None:
     launch = Talk(args=("-c", "x=1"), project_config=True).adapter.launch()
-    assert launch.argv == ("/opt/codex", "-c", "x=1", "app-server")
+    goals = ("-c", "features.goals=false")
+    assert launch.argv == ("/opt/codex", "-c", "x=1", *goals, "app-server")
 
 
 def test_the_prompt_waits_until_the_handshake_is_done() -> None:
@@ -457,10 +458,23 @@ def test_output_of_another_thread_or_turn_is_ignored() -> None:
 def test_between_turns_nothing_is_said() -> None:
     talk = Talk().running()
     talk.end()
-    assert talk.text("x") == []
-    assert talk.item(COMMAND) == []
-    assert talk.completed(COMMAND) == []
-    assert talk.told("error", error={"message": "x"}, willRetry=True) == []
+    delta, started = "item/agentMessage/delta", "item/started"
+    assert talk.text("x") == [unasked("output", delta)]
+    assert talk.item(COMMAND) == [unasked("output", started)]
+    assert talk.told("error", error={}, willRetry=True) == [unasked("output", "error")]
+    assert talk.completed(COMMAND) == [], "it may belong to the last turn"
+
+
+def test_a_turn_that_codex_begins_by_itself_is_reported_and_interrupted() -> None:
+    talk = Talk().running()
+    talk.end()
+    talk.written()
+    (began,) = talk.told("turn/started", turn={"id": "own"})
+    assert began == unasked("turn", "turn/started")
+    assert talk.adapter.stop_unasked()
+    (sent,) = talk.written()
+    assert sent["method"] == "turn/interrupt"
+    assert sent["params"] == {"threadId": "th", "turnId": "own"}
 
 
 @each(
@@ -691,15 +705,15 @@ def test_usage_of_a_resumed_conversation_leaves_out_the_earlier_turns(told_befor
         ("unauthorized", "auth"),
         ({"httpConnectionFailed": {"httpStatusCode": 401}}, "auth"),
         ({"responseStreamConnectionFailed": {"httpStatusCode": 403}}, "auth"),
-        ({"responseTooManyFailedAttempts": {"httpStatusCode": 429}}, "rate-limit-exceeded"),
-        ("rateLimitExceeded", "rate-limit-exceeded"),
-        ("usageLimitExceeded", "usage-limit-exceeded"),
-        ("contextWindowExceeded", "context-window-exceeded"),
-        ("serverOverloaded", "server-overloaded"),
-        ("internalServerError", "api-error"),
-        ({"responseStreamDisconnected": {"httpStatusCode": None}}, "api-error"),
-        ({"httpConnectionFailed": {"httpStatusCode": 502}}, "api-error"),
-        ({"activeTurnNotSteerable": {"turnKind": "review"}}, "api-error"),
+        ({"responseTooManyFailedAttempts": {"httpStatusCode": 429}}, "rate-limit"),
+        ("rateLimitExceeded", "rate-limit"),
+        ("usageLimitExceeded", "quota"),
+        ("contextWindowExceeded", "context-window"),
+        ("serverOverloaded", "overloaded"),
+        ("internalServerError", "model-error"),
+        ({"responseStreamDisconnected": {"httpStatusCode": None}}, "model-error"),
+        ({"httpConnectionFailed": {"httpStatusCode": 502}}, "model-error"),
+        ({"activeTurnNotSteerable": {"turnKind": "review"}}, "model-error"),
         ("other", "agent-error"),
         (None, "agent-error"),
         (7, "agent-error"),
@@ -726,7 +740,7 @@ def test_a_key_that_is_missing_is_a_login_that_is_missing() -> None:
 def test_the_error_text_is_extracted_from_the_json_of_the_model() -> None:
     message = json.dumps({"error": {"message": "bad request", "type": "x"}})
     (failed,) = Talk().running().end("failed", error={"message": message})
-    assert failed == Failed("bad request", "agent-error", {})
+    assert failed == Failed("bad request", "agent-error")
 
 
 @each("error", [None, 7, {}, {"message": None}])
@@ -1068,11 +1082,41 @@ def test_open_questions_are_denied_at_the_end() -> None:
     assert talk.result() == {"decision": "decline"}
 
 
+def facts_of(said: list[AgentEvent]) -> Json:
+    (status,) = said
+    assert isinstance(status, Status) and status.data
+    return dict(status.data)
+
+
 def test_no_question_is_asked_between_turns() -> None:
     talk = Talk().running()
     talk.end()
-    assert talk.request("item/commandExecution/requestApproval", command="x") == []
+    method = "item/commandExecution/requestApproval"
+    said = talk.request(method, command="x")
+    assert said == [unasked("request", method, facts_of(said)["input"])]
+    assert facts_of(said)["input"]["command"] == "x"
     assert talk.result() == {"decision": "decline"}
+
+
+@each(
+    "method",
+    [
+        *("item/commandExecution/requestApproval", "item/tool/requestUserInput"),
+        *("mcpServer/elicitation/request", "brand/new"),
+    ],
+)
+def test_every_request_between_turns_is_answered_and_reported(method: str) -> None:
+    """Also if the operator allows everything."""
+    talk = Talk(force=True).running()
+    talk.end()
+    talk.written()
+    params = {"questions": [{"id": "q", "question": "?"}], "mode": "form", "message": "m"}
+    said = talk.request(method, 5, **params, requestedSchema={"properties": {"a": {}}})
+    assert (facts_of(said)["kind"], facts_of(said)["name"]) == ("request", method)
+    (answer,) = talk.written()
+    assert answer["id"] == 5
+    refusals: tuple[Json, ...] = ({"decision": "decline"}, {"answers": {}}, {"action": "cancel"})
+    assert "error" in answer or answer["result"] in refusals
 
 
 def test_an_unknown_request_is_an_error() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
+from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart, unasked
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.adapter.testing import broken, check
 from bridge.server import registry
@@ -188,7 +188,10 @@ WANTED: dict[str, tuple[list[str], list[str]]] = {
         ["run", "--format=json", "--thinking", "--model=m"],
         ["--file=/files/a b.txt"],
     ),
-    "codex-exec": (["exec", "--json", "--skip-git-repo-check"], ["--model=m", "-"]),
+    "codex-exec": (
+        ["-c", "features.goals=false", "exec", "--json", "--skip-git-repo-check"],
+        ["--model=m", "-"],
+    ),
 }
 FORCE = {
     "cursor": "--force",
@@ -323,7 +326,7 @@ def test_an_id_that_would_be_a_flag_is_not_resumed(name: str) -> None:
 def test_the_final_line_ends_the_turn_and_not_the_exit(name: str) -> None:
     play = begun(name)
     assert isinstance(ending(play.line(**ENDS[name])), Done)
-    assert play.line(**ENDS[name]) == []
+    assert play.line(**ENDS[name]) == [unasked("output", "line")]
     assert play.exit(1, "trouble afterwards") == []
 
 

@@ -33,6 +33,7 @@ from bridge.task.events import (
     ToolResult,
     Usage,
 )
+from bridge.task.silence import silence
 from bridge.task.state import Task
 from bridge.telemetry.metrics.catalog import CATALOG, REASONS
 from bridge.telemetry.metrics.exposition import Exposition
@@ -101,6 +102,16 @@ def test_each_end_counts_with_its_reason(
     assert sum(page.samples["bridge_tasks_total"].values()) == 1
     assert page.value("bridge_task_duration_seconds_sum", agent="a") == 9
     assert len(one.agents["a"]) == 0
+
+
+def test_a_status_about_silence_is_no_event_of_the_agent(one: Observed) -> None:
+    task = one.run("a", (1, Prompted()))
+    now = BEGIN + timedelta(seconds=121)
+    said = silence(task, 120, now)
+    task.apply(said, now)
+    one.agents["a"].recorded(task, [said], now)
+    assert one.agents["a"].last_event(task) == BEGIN + timedelta(seconds=1)
+    assert one.page.value("bridge_first_event_seconds_count", agent="a", start="cold") == 0
 
 
 def test_the_times_of_a_task(one: Observed) -> None:

@@ -129,7 +129,7 @@ def test_the_queue_has_a_span_if_the_task_waited() -> None:
     [
         (Done(), "completed", None),
         (Canceled(), "canceled", None),
-        (Failed("secret", "api-error"), "failed", "api-error"),
+        (Failed("secret", "model-error"), "failed", "model-error"),
         (TimedOut("secret"), "failed", "timeout"),
         (Interrupted("secret", "restart"), "failed", "restart"),
         (Rejected("secret"), "rejected", "rejected"),

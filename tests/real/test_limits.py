@@ -1,0 +1,69 @@
+"""The real CLIs, on scripted models, at the limits of a model: the reason of the failure and the
+time of the next attempt are what the provider says."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.support.client import Json, state
+from tests.support.real_claude_code import claude_code, reason, script
+from tests.support.real_clis import CLIS, CODEX, Cli, each, serving
+
+pytestmark = pytest.mark.real
+
+RESET = int(time.time()) + 3600  # the end of the window of a subscription
+AT = datetime.fromtimestamp(RESET, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+UNIFIED = {
+    "status": "rejected",
+    "reset": str(RESET),
+    "representative-claim": "five_hour",
+    "5h-reset": str(RESET),
+    "5h-utilization": "1.0",
+    "5h-status": "rejected",
+}
+
+
+def facts(item: Json) -> Json:
+    inner = item.get("statusUpdate") or item
+    return dict(inner["metadata"]["bridge"])
+
+
+async def test_claude_code_with_a_subscription(tmp_path: Path) -> None:
+    headers = {f"anthropic-ratelimit-unified-{name}": one for name, one in UNIFIED.items()}
+    login = {"ANTHROPIC_API_KEY": "", "CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-x"}
+    async with claude_code(tmp_path, **login) as real:
+        items = await real.client().collect(script("limit", {"error": 429, "headers": headers}))
+    assert (state(items[-1]), reason(items[-1])) == ("failed", "rate-limit")
+    assert facts(items[-1])["result"] == {"retryAt": AT}
+
+
+async def test_codex_with_a_subscription(tmp_path: Path) -> None:
+    window = {"used-percent": "100", "window-minutes": "300", "reset-at": str(RESET)}
+    headers = {f"x-codex-primary-{name}": one for name, one in window.items()}
+    body = {"type": "usage_limit_reached", "plan_type": "plus", "resets_at": RESET}
+    async with serving(CODEX, tmp_path) as real:
+        step = {"error": 429, "headers": headers, "body": body}
+        items = await real.client().collect(script("limit", step))
+        assert (state(items[-1]), reason(items[-1])) == ("failed", "rate-limit")
+        assert facts(items[-1])["result"] == {"retryAt": AT}
+        quota = {"error": 429, "body": {"type": "insufficient_quota"}}
+        items = await real.client().collect(script("quota", quota))
+        assert (state(items[-1]), reason(items[-1])) == ("failed", "quota")
+        assert "result" not in facts(items[-1])
+
+
+# Others try again for minutes, or say such errors in words of their own.
+NOT_RETRIED = ("claude-code", "claude-agent-acp", "copilot")
+
+
+@each([cli for cli in CLIS if cli.name not in ("cline", "droid", "aider", "codex")])
+async def test_every_cli_has_a_reason(tmp_path: Path, cli: Cli) -> None:
+    steps = {"auth": 401, "model-error": 400} if cli.name in NOT_RETRIED else {"auth": 401}
+    async with serving(cli, tmp_path) as real:
+        for wanted, status in steps.items():
+            items = await real.client().collect(script(f"fail {wanted}", {"error": status}))
+            assert (state(items[-1]), reason(items[-1])) == ("failed", wanted)
