@@ -25,7 +25,7 @@ MOST_FILES, MOST_FUNCTIONS = 18, 55
 # With the request, a new context, its process and its end: 310 functions on a quiet machine. Timers
 # of a busy one run a few more. telemetry/tracing/context.py is one of the files: a request asks it
 # whether it has a trace. Four of the files are parts of modules that had more than 400 lines.
-MOST_FILES_OF_A_TURN, MOST_FUNCTIONS_OF_A_TURN = 72, 390
+MOST_FILES_OF_A_TURN, MOST_FUNCTIONS_OF_A_TURN = 77, 400
 WITHIN = 60.0
 
 
