@@ -8,7 +8,6 @@ login       a file: session/new needs a login until it exists; authenticate make
 sessions    a file with the ids of sessions, which load and resume look into
 journal     "late": a session is in that file only when a turn has ended, and a moment after that
 load        "error", "exit": what a session/load comes to
-after       commands that follow the answer to the first session/prompt
 history     updates that session/load says before its answer;  late: and after it
 ids         "string": its own requests have such ids;  bare: it leaves `jsonrpc` out
 
@@ -175,10 +174,6 @@ class Agent:
         return {"sessions": [{"sessionId": one} for one in known[place : place + 1]], **rest}
 
     def after(self, method: str) -> None:
-        if method == "session/prompt" and self.turns == 1:
-            for line in self.options.get("after", []):
-                word, _, rest = line.partition(" ")
-                self.obey(word, rest)
         if method == "session/load":
             self.repeat("late")
         last, self.last = self.last, []

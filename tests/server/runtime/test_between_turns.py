@@ -17,6 +17,7 @@ import pytest
 from tests.support.acp_agent import PROGRAM as ACP
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, artifact_text, context_id, state
+from tests.support.liveness import listening
 from tests.support.served import Server, serving
 
 WITHIN = 60.0
@@ -124,15 +125,18 @@ async def test_an_agent_of_acp_that_asks_between_turns_gets_an_answer(
     workspace: Path, caplog: pytest.LogCaptureFixture, work: str
 ) -> None:
     caplog.set_level(logging.WARNING)
-    options = {"after": [work, "text FOREIGN"], "capabilities": {"loadSession": True}}
+    options = {"capabilities": {"loadSession": True}}
     settings: Json = {
         "agent_adapter": "acp",
         "agent_binary": sys.executable,
         "agent_args": ("-I", "-S", ACP, json.dumps({**options, "sessions": str(workspace / "s")})),
     }
-    async with serving(workspace, **settings) as server:
-        first = await server.client().send("text first")
+    async with serving(workspace, **settings) as server, listening() as live:
+        late = [f"wait {live.path} a", work, "text FOREIGN"]
+        script = "\n".join(["text first", *(f"after {one}" for one in late)])
+        first = await server.client().send(script)
         assert (state(first), artifact_text(first)) == ("completed", "first")
+        await live.release("a")
         await until(lambda: [one for one in records(caplog) if one["act"] == "refused"])
         await goes_on(server, first)
 
