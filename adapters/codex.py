@@ -22,6 +22,7 @@ Measured facts that decide the code:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -268,7 +269,8 @@ class Codex(JsonLines):
         if turn.id is None and turn.pending:
             turn.starting = True
             given = [part for one in turn.pending for part in one]
-            before, params = self._settled, {"input": given, **self._changed()}
+            before = self._settled, self._thread.members
+            params = {"input": given, **self._changed()}
             self._request("turn/start", params, partial(self._turn_taken, turn, before))
             turn.pending.clear()
         elif turn.id and turn.steerable:
@@ -281,21 +283,31 @@ class Codex(JsonLines):
     def _request(self, method: str, params: Json, then: Callable[[Response], Said]) -> None:
         self._peer.request(method, {"threadId": self._thread.id, **params}, then)
 
-    def _turn_taken(self, turn: CodexTurn, before: SessionOptions, response: Response) -> Said:
+    def _turn_taken(
+        self, turn: CodexTurn, before: tuple[SessionOptions, Json], response: Response
+    ) -> Said:
         turn.starting = False
-        error = response.error
         if turn is not self._turn:
             return ()
-        if error:
-            reason = "agent-error" if before == self._settled else CONFIGURATION
-            self._settled, details = before, {"code": error.code}
-            return self._end(model_failure(error.message, details=details, otherwise=reason))
+        if response.error:
+            return self._end(self._refused(before, response.error))
         turn.id = as_word(as_dict(response.members.get("turn")).get("id"))
         if turn.id is None:
             return self._end(Failed("Codex named no turn.", "protocol"))
         self._send_pending(turn)
         began, turn.began = turn.began, True
         return () if began else [self._thread.started(self.mode)]
+
+    def _refused(self, before: tuple[SessionOptions, Json], error: RpcError) -> Failed:
+        """The failure of a turn that did not begin. The thread has not changed, and the next turn
+        does not request the refused choices again."""
+        reason = "agent-error" if before[0] == self._settled else CONFIGURATION
+        self._settled, self._thread.members = before
+        details = {"code": error.code}
+        failed = model_failure(error.message, details=details, otherwise=reason)
+        if failed.reason == CONFIGURATION:
+            self.start = replace(self.start, options=self._settled)
+        return failed
 
     def _steered(self, turn: CodexTurn, given: list[Json], response: Response) -> Said:
         turn.steering -= 1

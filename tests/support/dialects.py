@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
+from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionOptions, SessionStart
 from bridge.server import registry
 from bridge.task.events import AgentEvent
 from bridge.task.message import Message, Role, TextPart
@@ -33,9 +33,9 @@ class Cli:
         received, self._received = self._received, []
         return received
 
-    def prompt(self) -> None:
+    def prompt(self, **options: Any) -> None:
         message = Message("m", Role.USER, (TextPart("go"),))
-        self.adapter.prompt(Prompt("task", "context", message))
+        self.adapter.prompt(Prompt("task", "context", message, SessionOptions(**options)))
 
     def begin(self) -> None:
         """A turn runs."""

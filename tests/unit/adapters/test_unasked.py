@@ -13,6 +13,7 @@ from bridge.task.events import (
     AgentEvent,
     Answer,
     Done,
+    Failed,
     Question,
     Started,
     Status,
@@ -149,6 +150,29 @@ def test_a_turn_of_its_own_after_the_result_ends_the_task() -> None:
     assert not any(isinstance(event, Text) for event in said)
 
 
+@each("announces", [True, False])
+def test_work_while_claude_code_changes_its_mode_is_not_the_next_answer(announces: bool) -> None:
+    cli = idle("claude-code") if announces else OfClaude()
+    cli.prompt(mode="plan")
+    (asked,) = cli.received()
+    assert kinds(cli.text("FOREIGN")) == [("output", "assistant")]
+    cli.say(
+        type="control_response", response={"subtype": "success", "request_id": asked["request_id"]}
+    )
+    cli.take()
+    assert cli.text("mine") == [Text("mine", new_block=True)]
+
+
+def test_work_after_a_refused_mode_reaches_no_task() -> None:
+    cli = OfClaude()
+    cli.prompt(mode="plan")
+    (asked,) = cli.received()
+    response = {"subtype": "error", "request_id": asked["request_id"]}
+    (failed,) = cli.say(type="control_response", response=response)
+    assert isinstance(failed, Failed)
+    assert kinds(cli.text("FOREIGN")) == [("output", "assistant")]
+
+
 def test_an_older_claude_code_does_not_announce_prompts() -> None:
     cli = OfClaude()
     cli.prompt()
@@ -173,6 +197,16 @@ def test_a_turn_of_codex_that_runs_already_is_not_the_next_answer() -> None:
     assert cli.told("turn/completed", turn={"id": "own", "status": "completed"}) == []
 
 
+def test_a_refused_model_of_codex_is_not_requested_again() -> None:
+    cli = idle("codex")
+    cli.prompt(model="bad")
+    (failed,) = cli.reply("turn/start", error={"code": -1, "message": "no such model"})
+    assert isinstance(failed, Failed) and failed.reason == "configuration"
+    cli.prompt()
+    (sent,) = cli.received()
+    assert "model" not in sent["params"]
+
+
 # --- ACP -----------------------------------------------------------------------------------------
 
 
@@ -184,6 +218,45 @@ def test_output_of_an_agent_of_acp_is_reported(kind: str) -> None:
     assert cli.adapter.stop_unasked()
     (sent,) = cli.received()
     assert (sent["method"], sent["params"]) == ("session/cancel", {"sessionId": "s"})
+
+
+def test_the_quiet_after_the_answer_of_an_agent_of_acp_belongs_to_the_turn() -> None:
+    """Its texts do. Its requests are refused, and nothing needs to be told to stop."""
+    cli = OfAcp()
+    cli.begin()
+    *_, done = cli.say(id=cli.turn, result={"stopReason": "end_turn"})
+    assert isinstance(done, Done)
+    assert cli.text("late") == [Text("late", new_block=True)]
+    assert kinds(permit(cli)) == [("request", "rm")]
+    (last,) = cli.adapter.conclude()
+    assert isinstance(last, Done)
+    assert kinds(cli.text("FOREIGN")) == [("output", "agent_message_chunk")]
+
+
+def test_an_agent_of_acp_that_works_while_its_mode_is_changed() -> None:
+    cli = idle("acp")
+    cli.prompt(mode="plan")
+    (asked,) = cli.received()
+    assert kinds(cli.text("FOREIGN")) == [("output", "agent_message_chunk")]
+    assert kinds(permit(cli)) == [("request", "rm")]
+    (refused,) = cli.received()
+    assert refused["result"]["outcome"]["outcome"] == "cancelled"
+    cli.say(id=asked["id"], result={})
+    (prompt,) = cli.received()
+    assert prompt["method"] == "session/prompt"
+    assert cli.text("mine")[-1] == Text("mine", new_block=True)
+
+
+def test_a_goal_of_kimi_is_closed_before_its_turn_ends() -> None:
+    cli = OfAcp("kimi", {"sessionCapabilities": {"close": {}}})
+    cli.begin()
+    cli.update("tool_call", toolCallId="1", title="CreateGoal", status="completed")
+    assert cli.say(id=cli.turn, result={"stopReason": "end_turn"}) == []
+    assert cli.adapter.spent
+    cli.text("late")
+    (done,) = cli.reply("session/close")
+    assert isinstance(done, Done)
+    assert kinds(permit(cli)) == [("request", "rm")]
 
 
 @each("kind", ["usage_update", "available_commands_update", "current_mode_update", "new"])
