@@ -10,19 +10,20 @@ One adapter object serves one child process. The session that owns it calls, in 
     receive_line(line)           for each line of stdout; returns its events
     answer(question, answer)     when the client answered a question that receive_line returned
     interrupt()                  when the turn is to be cancelled
+    conclude()                   after the end of a turn and a short quiet (only if `lingers`)
     stop_unasked()               when the CLI works between two turns
     receive_exit(exit_status)    once, when the process has ended; returns its events
     data_to_send()               after each of the above: the bytes to write to stdin
 
-A turn begins with prompt() and ends with the first event of events.ENDINGS. Lines between two turns
-are passed to receive_line() too. Their events reach no client: a question is refused, tool calls
-and texts are logged, and a CLI that works is told to stop (stop_unasked). An adapter that refuses a
-request by itself then, or knows that the CLI has begun a turn, returns an unasked() status. An
-exception in an adapter ends the turn as `failed`, never the server.
+A turn begins with prompt() and ends with the first event of events.ENDINGS, or with conclude().
+Lines between two turns are passed to receive_line() too. Their events reach no client: a question
+is refused, tool calls and texts are logged, and a CLI that works is told to stop (stop_unasked). An
+adapter that refuses a request by itself then, or knows that the CLI has begun a turn, returns an
+unasked() status. An exception in an adapter ends the turn as `failed`, never the server.
 
-Adapters are deterministic: after a crash of the server, a new adapter gets the same calls again, up
-to the position of the CLI, and must produce the same bytes. So it reads no clock and draws no
-random ids.
+Adapters are deterministic: after a crash of the server, a new adapter gets the same calls again
+except conclude(), up to the position of the CLI, and must produce the same bytes. So it reads no
+clock and draws no random ids.
 """
 
 from __future__ import annotations
@@ -339,7 +340,8 @@ class Adapter(ABC):
 
     def conclude(self) -> Sequence[AgentEvent]:
         """The usage and the end of a turn that has ended, with the output since; see `lingers`.
-        Empty: those that receive_line() returned. A second call returns the same events."""
+        Later lines belong to no turn, and requests did not since the end that receive_line()
+        returned. Empty: the events of receive_line(). A second call returns the same ones."""
         return ()
 
     def answer(self, question: Question, answer: Answer) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -33,6 +34,7 @@ class Fake:
         self.movable = False
         self.healthy = False
         self.tally = SessionTally()
+        self.streams = SimpleNamespace(between=SimpleNamespace())
         self.calls: list[str] = []
         self.problem: LaunchError | None = None
 
