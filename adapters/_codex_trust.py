@@ -7,7 +7,7 @@ import orjson
 from bridge.adapter import AgentConfig, SessionStart
 
 # A goal makes Codex begin turns after the end of the task, also when its thread is resumed.
-NO_GOALS = ("-c", "features.goals=false")
+NO_GOALS = ("--config=features.goals=false",)
 
 
 def closed(config: AgentConfig, start: SessionStart) -> list[str]:

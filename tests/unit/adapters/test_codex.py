@@ -170,7 +170,7 @@ def as_prompt(*parts: Part) -> Prompt:
 
 def test_the_arguments_of_the_operator_come_before_the_command() -> None:
     launch = Talk(args=("-c", "x=1"), project_config=True).adapter.launch()
-    goals = ("-c", "features.goals=false")
+    goals = ("--config=features.goals=false",)
     assert launch.argv == ("/opt/codex", "-c", "x=1", *goals, "app-server")
 
 

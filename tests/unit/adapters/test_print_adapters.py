@@ -189,7 +189,7 @@ WANTED: dict[str, tuple[list[str], list[str]]] = {
         ["--file=/files/a b.txt"],
     ),
     "codex-exec": (
-        ["-c", "features.goals=false", "exec", "--json", "--skip-git-repo-check"],
+        ["--config=features.goals=false", "exec", "--json", "--skip-git-repo-check"],
         ["--model=m", "-"],
     ),
 }
