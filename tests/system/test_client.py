@@ -589,7 +589,7 @@ async def test_a_server_without_a_state_folder_is_found(workspace: Path, auth: s
             assert (several.status, several.error) == (2, "CAB_ERR_SEVERAL_SERVERS")
             assert several.err.count("--agent-card http://127.0.0.1:") == 3  # and the hint
     folder = workspace.parent / "home/.local/state/coding-agent-bridge"
-    assert list(folder.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == ["places"]
 
 
 async def test_the_deepest_root_chooses_the_server(workspace: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import signal
 import socket
@@ -626,7 +627,7 @@ def test_a_port_that_is_taken_is_told_with_another(machine: Machine) -> None:
         code, report = machine.examined("--port", str(number))
     check = the(report, "port")
     assert (code, check["status"]) == (1, "failed")
-    assert "in use" in check["text"]
+    assert f"used by pid {os.getpid()} (" in check["text"]
     assert "--port" in check["next"]
 
 
