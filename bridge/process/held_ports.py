@@ -16,6 +16,7 @@ lock of the state folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -221,6 +222,16 @@ def take(state: str | os.PathLike[str]) -> tuple[list[socket.socket], list[socke
             else:  # its server still runs
                 launcher.close()
     return held, launchers
+
+
+def tidy(state: str | os.PathLike[str]) -> None:
+    """Remove the sockets of launchers that have ended."""
+    with contextlib.suppress(OSError), _folder(state) as folder:
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as launcher:
+                launcher.setblocking(False)
+                if launcher.connect_ex(f"/proc/self/fd/{folder}/{name}") == errno.ECONNREFUSED:
+                    os.unlink(name, dir_fd=folder)
 
 
 def _is_server(connection: socket.socket) -> bool:

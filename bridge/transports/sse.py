@@ -87,9 +87,6 @@ async def _respond(
     after: bytes = b"",
 ) -> web.StreamResponse:
     response = web.StreamResponse(headers={**HEADERS, **activated_extensions(request)})
-    await response.prepare(request)
-    if request.method == "HEAD":  # the routes of GET also answer HEAD
-        return response
 
     def write(batch: Batch) -> bool:
         transport = request.transport
@@ -99,6 +96,9 @@ async def _respond(
         return len(data) <= AT_ONCE and write_now(response.write(data))
 
     try:
+        await response.prepare(request)
+        if request.method == "HEAD":  # the routes of GET also answer HEAD
+            return response
         async with aclosing(items(write)) as batches:
             async for batch in batches:
                 for piece in pieces(batch, before, after) if batch else (_PING,):

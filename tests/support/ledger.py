@@ -358,12 +358,15 @@ def left_files(state: Path, temporary: Path) -> list[str]:
     spools = state / "sessions"
     found = [f"sessions/{name}" for name in os.listdir(spools)] if spools.is_dir() else []
     found += [f"tmp/{name}" for name in os.listdir(temporary)]
+    doors = state / "launchers"
+    found += [f"launchers/{name}" for name in os.listdir(doors)] if doors.is_dir() else []
     known = {
         "id",
         "attended",
         "audit.jsonl",
         "ballast",
         "sessions",
+        "launchers",
         "files",
         "last-use.json",
         "tasks.db",

@@ -17,6 +17,7 @@ from aiohttp import web
 from bridge import __version__
 from bridge.auth.authentication import Identity
 from bridge.errors import ConfigurationError, Unavailable
+from bridge.process import held_ports
 from bridge.process.process_tree import keep_private, kill_descendants, reap_orphans
 from bridge.server.agents.configured import configure_agents
 from bridge.server.app.sites import ServedAgent
@@ -277,6 +278,8 @@ def _kill_leftovers(parts: Parts) -> None:
     kept = [marker for one in parts.fleet.served for marker in one.manager.kept]
     kill_descendants(kept)
     state.tidy(marker.removeprefix(state.markers) for marker in kept)
+    if state.folder and not kept:
+        held_ports.tidy(state.folder)
     reap_orphans()
 
 

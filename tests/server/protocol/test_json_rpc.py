@@ -206,6 +206,7 @@ async def test_the_error_names_the_version_to_ask_for(
 
 
 async def test_over_rest_the_error_names_the_version_too(server: Server) -> None:
-    async with server.http.get(f"{server.url}/tasks") as response:
+    headers = {"A2A-Version": "2.0"}
+    async with server.http.get(f"{server.url}/tasks", headers=headers) as response:
         error = (await response.json())["error"]
-    assert "Send A2A-Version: 1.0; without it the request is read as 0.3." in error["message"]
+    assert "Send A2A-Version: 1.0 or 0.3; without it the request is read" in error["message"]
