@@ -68,6 +68,7 @@ class Acp(AcpAgent):
     def prompt(self, prompt: Prompt) -> None:
         """Sent at once, or after the handshake, which the first prompt begins."""
         self._turn = AcpTurn(prompt)
+        self._questions.begin(prompt.task_id)
         self._greeting = False
         if self._handshake.done:
             self._send_prompt(self._turn)

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from bridge.adapter import Ability, AgentConfig, CliInfo, Lines, Prompt, SessionStart
 from bridge.adapter.fields import Said
+from bridge.adapter.wish import permission, subject_of
 from bridge.task.events import (
     AgentEvent,
     Answer,
@@ -55,9 +56,9 @@ FLAGS = (
     # The client makes the commits.
     *("--no-auto-commits", "--no-dirty-commits"),
 )
-OPTIONS: Mapping[str, tuple[str, OptionKind]] = {
+OPTIONS: Mapping[str, tuple[str, OptionKind] | tuple[str, OptionKind, str]] = {
     "Y": ("Yes", "allow_once"),
-    "A": ("Yes to all", "allow_always"),
+    "A": ("Yes to all", "allow_always", "allows the other questions of this group, too"),
     "N": ("No", "reject_once"),
     "S": ("Skip all", "reject_always"),
     "D": ("No, and don't ask again", "reject_always"),
@@ -247,9 +248,10 @@ class Aider(Generic):
         options = tuple(
             Option(letter.lower(), *OPTIONS[letter]) for letter in letters if letter in OPTIONS
         )
-        subject = {"name": wish, "input": {"text": about.strip()}}
-        said = f"aider asks: {wish}\n{about}".strip()
-        return Question(question_id, "permission", said, options, subject)
+        member = "command" if "shell command" in wish else "text"
+        given = {member: about.strip()} if about.strip() else {}
+        subject = subject_of(wish, f"aider asks: {wish}", given)
+        return permission(question_id, subject, options)
 
     def _block(self) -> list[str]:
         """Take the lines above the question or the prompt, up to an empty line."""

@@ -130,6 +130,7 @@ class ClaudeCode(JsonLines):
         self._greeting = False
         self._turn = ClaudeTurn()
         self._task_id = prompt.task_id
+        self._questions.begin(prompt.task_id)
         self.steer(prompt)
 
     def steer(self, prompt: Prompt) -> None:

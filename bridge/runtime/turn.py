@@ -191,6 +191,7 @@ class Turn:
                 case Failed(reason=reason) if reason == SESSION_LOST:
                     self._lease.remember(str(uuid.uuid4()), resume=False)
                 case Question():
+                    event = self._questions.timed(event)
                     answer = self._questions.decide(event, self._lease.start.cwd)
                     if answer:
                         decided.append((event, answer))
@@ -273,7 +274,9 @@ class Turn:
         if question is self._questions.watched:
             return
         on_timeout = partial(self._give_up, question)
-        self._questions.watch(question, on_timeout)
+        now = datetime.now(UTC)
+        waited = now - (self.handle.task.asked_at or now)
+        self._questions.watch(question, waited, on_timeout)
         if question:
             since = self.handle.task.status_time
             self._lease.wait(since, partial(on_timeout, TOO_MANY, "limit"))

@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from bridge.task.events import Answer, Option, OptionKind, Question
+from bridge.task.form_values import value_of
 from bridge.task.message import DataPart, Message
 from bridge.task.text import exact
 
@@ -23,6 +24,10 @@ HASTY = (
     "before, so nothing was decided. Answer again, or name the question by its questionId."
 )
 SHOWN_ANSWER = 200  # characters of a rejected answer in the hint
+DECISIONS = ("permission", "plan", "auth")  # kinds of questions that a yes or no decides
+_LONGEST_LIST = 4_000  # characters of an answer that lists options
+_MOST_WORDS = 8  # between separators, in the name of one option
+_MOST_WAYS = 100  # readings of a list
 _YES = ("yes", "yeah", "yep", "y", "ok", "okay", "sure")
 _GO = ("go ahead", "please go ahead", "proceed", "please proceed", "do it", "please do")
 _ONCE = (
@@ -87,8 +92,10 @@ def read_answer(question: Question, message: Message) -> Answer | None:
         chosen = _chosen_by_text(question, label["rest"].strip())
     if ids and not chosen:
         return None  # an id is exact: the text must not replace a wrong one
-    if chosen or (question.free_text and text):
+    if chosen or (question.free_text and text and not _problem(question, text)):
         return Answer(question.id, text, tuple(chosen), message)
+    if question.kind not in DECISIONS:
+        return None  # "no, thanks" may be an answer to a choice, but not the end of a form
     begin = len(text) - len(text.lstrip(_AROUND))
     refusal = _REFUSAL.fullmatch(text.translate(_QUOTES), begin)
     option = _of_kind(question, WORDS["no"]) if refusal else None
@@ -127,12 +134,24 @@ def is_word(text: str) -> bool:
     return _phrase(text) in WORDS
 
 
-def hint(message: Message) -> str:
+def hint(message: Message, question: Question | None = None) -> str:
     """Why the message was not understood, with the received text."""
     text = " ".join(message.text.split())
     if not text:
         return "The answer had no text, so nothing was decided."
+    problem = _problem(question, message.text.strip()) if question else None
+    if problem:
+        return f'"{exact(text, SHOWN_ANSWER)}" {problem}, so nothing was decided.'
     return f'"{exact(text, SHOWN_ANSWER)}" is none of the possible answers, so nothing was decided.'
+
+
+def _problem(question: Question, text: str) -> str | None:
+    """Why own words are not the value that the question needs."""
+    try:
+        value_of(question.schema or {}, text)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _wanted_ids(data: Mapping[str, Any]) -> list[Any]:
@@ -150,17 +169,31 @@ def _chosen_by_id(question: Question, ids: Sequence[Any]) -> list[Option]:
 
 
 def _chosen_by_text(question: Question, text: str) -> list[Option]:
-    one = _named(question, text)
+    one = None if question.multiple else _named(question, text)
     if one:
         return [one]
     if question.multiple:
-        several = [_named(question, piece) for piece in re.split(r"[,;\n]", text)]
-        if all(several):
-            return [option for option in question.options if option in several]
-    if question.kind in ("permission", "plan", "auth"):
+        return _several(question, text)
+    if question.kind in DECISIONS:
         option = _of_kind(question, WORDS.get(_phrase(text), ()))
         return [option] if option else []
     return []
+
+
+def _several(question: Question, text: str) -> list[Option]:
+    """The options in a list with separators. A name may contain separators: none if the list can be
+    read in two ways."""
+    pieces = re.split(r"([,;\n])", text[:_LONGEST_LIST])  # every second one is a separator
+    ways: list[set[frozenset[str]]] = [{frozenset()}]  # of reading the first words of the list
+    for end in range(1, len(pieces) // 2 + 2):
+        ways.append(set())
+        for start in range(max(0, end - _MOST_WORDS), end):
+            option = _named(question, "".join(pieces[2 * start : 2 * end - 1]))
+            ways[end] |= {way | {option.id} for way in ways[start]} if option else set()
+        if len(ways[end]) > _MOST_WAYS:
+            return []
+    ids = ways[-1].pop() if len(ways[-1]) == 1 else ()
+    return [option for option in question.options if option.id in ids]
 
 
 def _named(question: Question, text: str) -> Option | None:

@@ -17,27 +17,14 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+from bridge.task.inputs import COMMANDS, CONTENTS, FOLDERS, PATHS, REMARKS, command_lines, plain
 from bridge.task.shell_command import is_plain, line_of, readings
 
 Decision = Literal["allow", "ask", "deny"]
 
-_COMMANDS = frozenset({"command", "cmd", "script", "commands"})
-_PATHS = frozenset(
-    "file_path filePath filepath path paths notebook_path absolute_path abs_path relative_path "
-    "target_file old_path new_path move_path movePath file files filename".split()
-)
-_FOLDERS = frozenset(
-    "cwd workdir working_directory workingDirectory directory dir dir_path".split()
-)
-_REMARKS = frozenset(
-    "description title reason explanation justification kind type timeout timeout_ms timeoutMs "
-    "run_in_background is_background".split()
-)
-_CONTENTS = frozenset(
-    "content contents text diff unified_diff old_string new_string oldString newString old_str "
-    "new_str oldText newText new_source file_text replace_all replaceAll".split()
-)
 _DEPTH = 6  # levels of containers in an input; an `allow` never matches a deeper one
+_SUSPECTS = 200  # values of unknown members that are read as commands
+_KNOWN = COMMANDS | PATHS | FOLDERS | REMARKS | CONTENTS
 _FILE_NAME = re.compile(r"\S+\.\w{1,10}")
 
 
@@ -63,56 +50,75 @@ class Rule:
 
 @dataclass(frozen=True)
 class Wish:
-    """The action that an agent requests. `paths` are real and absolute; `guesses` are values of
-    unknown members that could be paths. `sure_of_command` and `sure_of_paths`: whether the input
-    holds nothing that could change the meaning of the commands or the paths."""
+    """The action that an agent requests. `paths` are real and absolute. `suspects` and `guesses`:
+    other values that could be commands or paths. `sure_of_command` and `sure_of_paths`: whether the
+    input holds nothing that could change the meaning of the commands or the paths.
+    `hides_command` and `hides_paths`: whether the action may have some that the input does not
+    show."""
 
     tools: tuple[str, ...]
     commands: tuple[str, ...]
+    suspects: tuple[str, ...]
     paths: tuple[str, ...]
     guesses: tuple[str, ...]
     sure_of_command: bool
     sure_of_paths: bool
+    hides_command: bool
+    hides_paths: bool
 
     @cached_property
     def readings(self) -> frozenset[str]:
         """The readings of the commands. It takes time, and only `deny` and `ask` need it."""
-        return frozenset(reading for command in self.commands for reading in readings(command))
+        found = (*self.commands, *self.suspects)
+        return frozenset(reading for command in found for reading in readings(command))
 
 
 def decide(
     rules: Iterable[Rule], subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]
 ) -> Decision:
-    """The strictest decision of the rules that match, in any order; "ask" if none matches.
+    """The strictest decision of the rules that match, in any order; "ask" if none matches. An
+    `allow` does not count if another rule could match what the request does not show.
 
     `subject`: the subject of a permission request; `real` makes a real path of an absolute one.
     """
     wish = _wish(subject, cwd, real)
-    said = {rule.decision for rule in rules if _fits(rule, wish, cwd)}
+    known = list(rules)
+    said = {rule.decision for rule in known if _fits(rule, wish, cwd)}
+    if any(_may_fit(rule, wish) for rule in known if rule.decision != "allow"):
+        said.discard("allow")
     return next((one for one in ("deny", "ask", "allow") if one in said), "ask")
 
 
 def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> Wish:
     named = (subject.get("name"), subject.get("kind"))
     found = [one for one in _members(subject.get("input")) if one[1] not in (None, False, "")]
-    commands = [value for name, value in found if name in _COMMANDS and isinstance(value, str)]
-    given = [value for name, value in found if name in _PATHS and isinstance(value, str)]
-    folders = [value for name, value in found if name in _FOLDERS]
-    others = [(name, value) for name, value in found if name not in _COMMANDS | _PATHS | _FOLDERS]
-    unknown = [value for name, value in others if name not in _REMARKS]
-    guesses = [value for name, value in others if name not in _REMARKS | _CONTENTS]
+    commands = [value for name, value in found if name in COMMANDS and isinstance(value, str)]
+    given = [value for name, value in found if name in PATHS and isinstance(value, str)]
+    folders = [value for name, value in found if name in FOLDERS]
+    others = [(name, value) for name, value in found if name not in COMMANDS | PATHS | FOLDERS]
+    unknown = [value for name, value in others if name not in REMARKS]
+    guesses = [value for name, value in others if name not in REMARKS | CONTENTS]
+    suspects = [value for value in guesses if isinstance(value, str)]
+    if not (commands or given or guesses):  # the action may be in the words around it
+        suspects = [value for _, value in others if isinstance(value, str)]
+        suspects += [one for one in (subject.get("note"),) if isinstance(one, str)]
+    named_paths = [one for one in subject.get("paths") or () if isinstance(one, str)]
     here = (cwd, real(cwd))
     at_home = all(isinstance(one, str) and _real(cwd, one, real) in here for one in folders)
     likely = [one for one in (*guesses, *folders) if isinstance(one, str) and _like_a_path(one)]
+    vague = ... in guesses or not (commands or given or guesses)
     return Wish(
         tuple(one for one in named if isinstance(one, str)),
         tuple(commands),
+        tuple(suspects[:_SUSPECTS]),
         tuple(_real(cwd, path, real) for path in given),
-        tuple(_real(cwd, one, real) for one in likely),
+        tuple(_real(cwd, one, real) for one in (*likely, *named_paths)),
         sure_of_command=not unknown and not given and at_home,
         sure_of_paths=all(map(_is_literal, given))
         and not (commands or any(map(_like_a_path, guesses)))
         and at_home,
+        hides_command=not commands and (vague or "execute" in named or len(suspects) > _SUSPECTS),
+        hides_paths=not (given or named_paths) and vague,
     )
 
 
@@ -121,18 +127,21 @@ def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
     match value:
         case list() | dict() if depth >= _DEPTH:
             yield "", ...
-        case list() if name in _COMMANDS - {"commands"} and all(isinstance(w, str) for w in value):
+        case list() if name in COMMANDS - {"commands"} and all(isinstance(w, str) for w in value):
             yield name, line_of(value)
         case list():
+            if value and name not in _KNOWN and all(isinstance(one, str) for one in value):
+                yield name, line_of(value)
             for one in value:
                 yield from _members(one, name, depth + 1)
         case dict():
+            yield from (("command", line) for line in command_lines(value))
             for key, one in value.items():
                 if name == "changes":  # codex lists changes by path
                     yield "path", key
                 elif "/" in key:
                     yield "", key
-                yield from _members(one, key, depth + 1)
+                yield from _members(one, plain(key), depth + 1)
         case _:
             yield name, value
 
@@ -165,6 +174,14 @@ def _fits(rule: Rule, wish: Wish, cwd: str) -> bool:
     if rule.command is not None and not _command_fits(rule.command, wish, allows):
         return False
     return rule.path is None or _path_fits(rule.path, wish, cwd, allows)
+
+
+def _may_fit(rule: Rule, wish: Wish) -> bool:
+    """Whether the rule could match an action of which the request shows only a part."""
+    if rule.tool is not None and not any(fnmatchcase(one, rule.tool) for one in wish.tools):
+        return False
+    hides_command = rule.command is not None and wish.hides_command
+    return hides_command or (rule.path is not None and wish.hides_paths)
 
 
 def _path_fits(pattern: str, wish: Wish, cwd: str, allows: bool) -> bool:

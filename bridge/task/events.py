@@ -127,18 +127,23 @@ class ArtifactChunk:
 
 @dataclass(frozen=True, slots=True)
 class Option:
+    """`description`: what the choice means; for `allow_always`, what it will allow later."""
+
     id: str
     name: str
     kind: OptionKind = "choice"
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """The agent waits for the client: a permission, a choice, a plan to approve, a login.
 
-    `subject`: the object of the question (tool, input …) for programs; `free_text`: whether the
-    client may answer in its own words; `multiple`: whether it may choose several options;
-    `truncated` as in ToolCall.
+    `text` names the whole action (subject.text_of). `subject`: the object of the question (tool,
+    input …) for programs; `free_text`: whether the client may answer in its own words; `multiple`:
+    whether it may choose several options; `schema`: of the value that own words must have; `form`:
+    the id of the form that it belongs to, which one refusal closes; `patience`: seconds that it
+    waits for its answer, 0 = unlimited; `truncated` as in ToolCall.
     """
 
     id: str
@@ -149,6 +154,9 @@ class Question:
     free_text: bool = False
     multiple: bool = False
     truncated: Mapping[str, int] | None = None
+    schema: Mapping[str, Any] | None = None
+    form: str = ""
+    patience: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +360,7 @@ def bounded(event: E) -> E:
         case ToolResult():
             values = {"output": capped(event.output), "changes": _capped(event.changes)}
         case Question() if event.subject is not None:
-            values = {"subject": capped(event.subject)}
+            values = {"subject": _capped_subject(event.subject)}
         case Status() if len(event.text) > 4 * STATUS_CHARS:
             return replace(event, text=event.text[: 4 * STATUS_CHARS])
     sizes = {name: size for name, (_, size) in values.items() if size is not None}
@@ -361,6 +369,19 @@ def bounded(event: E) -> E:
     assert isinstance(event, ToolCall | ToolResult | Question)
     fitting: dict[str, Any] = {name: values[name][0] for name in sizes}
     return replace(event, **fitting, truncated={**sizes, **(event.truncated or {})})
+
+
+def _capped_subject(subject: Mapping[str, Any]) -> tuple[Mapping[str, Any], int | None]:
+    """The subject as an object that fits, and the size, as capped() returns them."""
+    fitting, size = capped(subject)
+    if isinstance(fitting, Mapping):
+        return fitting, size
+    for limit in (1_000, 200, 40) if size else ():
+        short: Mapping[str, Any] = shortened(subject, limit)
+        if len(orjson.dumps(short)) <= DATA_BYTES:
+            return short, size
+    named = {one: subject[one] for one in ("toolCallId", "name", "tool", "title") if one in subject}
+    return shortened(named, 1_000), size
 
 
 def _capped(changes: tuple[FileChange, ...]) -> tuple[tuple[FileChange, ...], int | None]:
