@@ -153,7 +153,7 @@ def _note(params: Json, given: Json) -> str:
 def _reach(suggestions: Sequence[Json]) -> str:
     """The rules that `always` adds, in words."""
     rules = "; ".join(rule for one in suggestions for rule in _rules(one))
-    return f"allows from now on, in this conversation: {rules}"
+    return f"no more questions in this conversation about {rules}"
 
 
 def _rules(suggestion: Json) -> Iterator[str]:

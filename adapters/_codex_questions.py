@@ -84,12 +84,9 @@ class CodexQuestions(Asking):
         given = _given(request.params)
         title = f"Codex asks to {_command_wish(request.params)}"
         subject = _subject(request, "exec_command", title, given)
-        reach = "this command in this directory, in this conversation"
-        if given.get("networkApprovalContext"):
-            reach = "this host, in this conversation"
-        return self._ask_permission(
-            request, subject, result=_decision, options=_options(f"allows from now on: {reach}")
-        )
+        network = given.get("networkApprovalContext")
+        options = _options("this host" if network else "this command in this directory")
+        return self._ask_permission(request, subject, result=_decision, options=options)
 
     def _change_approval(self, request: Request) -> Said:
         """The request has no diff; the item has."""
@@ -102,12 +99,7 @@ class CodexQuestions(Asking):
         given = _given(request.params) | {"changes": as_list(item.get("changes"))}
         subject = _subject(request, "apply_patch", title, given, tuple(changes_of(item)))
         reach = f"each file below {root}" if root else "further changes of these files"
-        return self._ask_permission(
-            request,
-            subject,
-            result=_decision,
-            options=_options(f"allows from now on, in this conversation: {reach}"),
-        )
+        return self._ask_permission(request, subject, result=_decision, options=_options(reach))
 
     def _permissions_approval(self, request: Request) -> Said:
         wanted = as_dict(request.params["permissions"])
@@ -117,7 +109,7 @@ class CodexQuestions(Asking):
         }
         title = "Codex asks to be allowed more"
         subject = _subject(request, "request_permissions", title, others | wanted)
-        options = _options("gives these permissions until the end of the conversation")
+        options = _options("these permissions")
         return self._ask_permission(
             request, subject, result=partial(_grant, wanted), options=options
         )
@@ -151,7 +143,7 @@ class CodexQuestions(Asking):
         title = message or f"{server} asks to continue"
         title = f"{title}\nTool: {tool}" if meta.get("tool_name") else title
         subject = subject_of(tool, title, meta.get("tool_params"), note=note)
-        allow, always, deny = _options("allows this tool from now on, in this conversation")
+        allow, always, deny = _options("this tool")
         # `always` would be stored for other sessions, too.
         lasting = (always,) if "session" in as_list(meta.get("persist")) else ()
         return self._ask_permission(
@@ -180,7 +172,8 @@ def _subject(
 
 
 def _options(reach: str) -> tuple[Option, Option, Option]:
-    return ALLOW, replace(ALWAYS, description=reach), DENY
+    text = f"no more questions in this conversation about {reach}"
+    return ALLOW, replace(ALWAYS, description=text), DENY
 
 
 def _command_wish(params: Json) -> str:

@@ -191,13 +191,13 @@ class Turn:
                 case Failed(reason=reason) if reason == SESSION_LOST:
                     self._lease.remember(str(uuid.uuid4()), resume=False)
                 case Question():
-                    event = self._questions.timed(event)
-                    answer = self._questions.decide(event, self._lease.start.cwd)
+                    asked = self._questions.timed(event)
+                    answer = self._questions.decide(asked, self._lease.start.cwd)
                     if answer:
-                        decided.append((event, answer))
-                        self._recorder.note_decision(self.handle, event, answer)
-                        happened.append(decision(event, answer))
-                        continue
+                        decided.append((asked, answer))
+                        self._recorder.note_decision(self.handle, asked, answer)
+                    happened.append(decision(asked, answer) if answer else asked)
+                    continue
             happened.append(event)
         self.apply(*happened)
         for question, answer in decided:

@@ -34,10 +34,10 @@ def plain(name: str) -> str:
 
 
 def first_of(names: frozenset[str], given: Any) -> str | None:
-    """The first text in an input whose member has one of the `names`. A list of words is a command
-    line."""
+    """The first text in an input whose member has one of the `names`, by the order of the alphabet.
+    A list of words is a command line."""
     members = given.items() if isinstance(given, Mapping) else ()
-    for name, value in members:
+    for name, value in sorted(members, key=lambda member: str(member[0])):
         if plain(name) not in names or not value:
             continue
         if isinstance(value, str):

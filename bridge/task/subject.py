@@ -82,13 +82,14 @@ def _pieces(subject: Mapping[str, Any]) -> tuple[list[_Piece], int]:
     found = list(islice(members, MOST_MEMBERS + 1))
     shown = _covered(title, changes)
     pieces += [
-        _Piece(f"{name}: ", value, rank=1 if last in _CHIEF else 2)
+        _Piece(f"{name}: ", value.rstrip("\n") or "(blank)", rank=1 if last in _CHIEF else 2)
         for name, last, value in found[:MOST_MEMBERS]
-        if (_kind(last), value.rstrip("\n")) not in shown
+        if _identity(last, value) not in shown
     ]
     pieces.sort(key=lambda piece: piece.rank and _is_long(piece.value))  # stable
     pieces += [_Piece("", change, raw=True) for change in changes]
-    pieces += [_Piece("", f"({note})")] if note and note not in _values(found, title) else []
+    known = note in title or any(note == value for _, _, value in found)
+    pieces += [_Piece("", f"({note})")] if note and not known else []
     return pieces, MOST_MEMBERS if len(found) > MOST_MEMBERS else 0
 
 
@@ -97,14 +98,16 @@ def _is_long(value: str) -> bool:
 
 
 _CHIEF = COMMANDS | PATHS | URLS
+_DIFFS = ("diff", "unifieddiff", "patch")
 
 
 def leaves(value: Any, name: str = "", last: str = "") -> Iterator[tuple[str, str, str]]:
-    """Each value in an input as text, with its whole name and the plain name of its last member."""
+    """Each value in an input as text, with its whole name and the plain name of its last member.
+    The order of members means nothing: the same action always looks the same."""
     match value:
         case dict() if value:
-            for key, one in value.items():
-                yield from leaves(one, f"{name}.{key}" if name else str(key), plain(str(key)))
+            for key in sorted(map(str, value), key=lambda key: (plain(key) not in _CHIEF, key)):
+                yield from leaves(value[key], f"{name}.{key}" if name else key, plain(key))
         case list() | tuple() if value:
             for number, one in enumerate(value):
                 yield from leaves(one, f"{name}[{number}]" if len(value) > 1 else name, last)
@@ -139,7 +142,7 @@ def _covered(title: str, changes: Sequence[str]) -> set[tuple[str, str]]:
     covered: set[tuple[str, str]] = set()
     _, colon, end = title.partition(": ")
     if colon and "\n" not in end:
-        covered |= {(kind, end) for kind in ("command", "path", "url")}
+        covered |= {(kind, end) for kind in ("command", "path", "url", "title")}
     for change in changes:
         if len(change) > _COMPARED:
             continue
@@ -147,21 +150,35 @@ def _covered(title: str, changes: Sequence[str]) -> set[tuple[str, str]]:
         heads, body = _parted(lines)
         covered |= {("path", head[4:]) for head in heads if head[:4] in ("--- ", "+++ ")}
         covered.add(("content", "\n".join(body).rstrip("\n")))
-        covered.add(("content", change.rstrip("\n")))
+        covered |= {("content", change.rstrip("\n")), ("content", _hunks_of(change))}
         for mark in "-+":
             side = [line[1:] for line in body if line[:1] in (" ", mark)]
             covered.add(("content", "\n".join(side).rstrip("\n")))
     return covered - {("content", "")}
 
 
+def _identity(last: str, value: str) -> tuple[str, str]:
+    """The kind and the text of a value, as _covered() has them."""
+    if last in _DIFFS and len(value) <= _COMPARED:
+        return ("content", _hunks_of(value) or value.rstrip("\n"))
+    return (_kind(last), value.rstrip("\n"))
+
+
+def _hunks_of(diff: str) -> str:
+    """The files and the hunks of a diff; "" if its header says anything else."""
+    heads, body = _parted(diff.split("\n"))
+    files = {head[4:] for head in heads if head[:4] in ("--- ", "+++ ")} - {"/dev/null"}
+    known = {"", *(f"Index: {file}" for file in files)}
+    others = [head for head in heads if head[:4] not in ("--- ", "+++ ")]
+    if any(head not in known and head.strip("=") for head in others):
+        return ""
+    return "\n".join([*sorted(files), *body]).rstrip("\n")
+
+
 def _parted(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The header and the hunks of a unified diff."""
     start = next((number for number, line in enumerate(lines) if line[:2] == "@@"), len(lines))
     return lines[:start], lines[start:]
-
-
-def _values(found: Sequence[tuple[str, str, str]], title: str) -> set[str]:
-    return {title, *(value for _, _, value in found)}
 
 
 def _fair(pieces: Sequence[_Piece], room: int) -> int:
