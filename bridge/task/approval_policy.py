@@ -17,7 +17,16 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
-from bridge.task.inputs import COMMANDS, CONTENTS, FOLDERS, PATHS, REMARKS, command_lines, plain
+from bridge.task.inputs import (
+    COMMANDS,
+    CONTENTS,
+    FOLDERS,
+    PATHS,
+    REMARKS,
+    command_lines,
+    input_of,
+    plain,
+)
 from bridge.task.shell_command import is_plain, line_of, readings
 
 Decision = Literal["allow", "ask", "deny"]
@@ -91,7 +100,7 @@ def decide(
 
 def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> Wish:
     named = (subject.get("name"), subject.get("kind"))
-    found = [one for one in _members(subject.get("input")) if one[1] not in (None, False, "")]
+    found = [one for one in _members(input_of(subject)) if one[1] not in (None, False, "")]
     commands = [value for name, value in found if name in COMMANDS and isinstance(value, str)]
     given = [value for name, value in found if name in PATHS and isinstance(value, str)]
     folders = [value for name, value in found if name in FOLDERS]

@@ -33,6 +33,17 @@ def plain(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
+def input_of(subject: Mapping[str, Any]) -> Any:
+    """The input in the subject of a question. A program of one's own may give the members of the
+    action without a name and an input around them."""
+    if "input" in subject:
+        return subject["input"]
+    return {name: one for name, one in subject.items() if name not in _AROUND} or None
+
+
+_AROUND = ("toolCallId", "name", "tool", "kind", "title", "note", "paths", "changes")
+
+
 def first_of(names: frozenset[str], given: Any) -> str | None:
     """The first text in an input whose member has one of the `names`, by the order of the alphabet.
     A list of words is a command line."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from bridge.task.inputs import COMMANDS, CONTENTS, PATHS, URLS, plain
+from bridge.task.inputs import COMMANDS, CONTENTS, PATHS, URLS, input_of, plain
 from bridge.task.text import MESSAGE_CHARS, exact
 
 MOST_MEMBERS = 1_000
@@ -74,7 +74,7 @@ def _pieces(subject: Mapping[str, Any]) -> tuple[list[_Piece], int]:
     title, note = str(subject.get("title") or ""), str(subject.get("note") or "")
     changes = [one for one in subject.get("changes") or () if isinstance(one, str)]
     pieces = [_Piece("", title, rank=0)]
-    given, paths = subject.get("input"), subject.get("paths")
+    given, paths = input_of(subject), subject.get("paths")
     members = chain(
         leaves(given) if given not in (None, {}, []) else (),
         leaves(paths, "path", "path") if paths else (),
