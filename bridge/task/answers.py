@@ -183,7 +183,9 @@ def _chosen_by_text(question: Question, text: str) -> list[Option]:
 def _several(question: Question, text: str) -> list[Option]:
     """The options in a list with separators. A name may contain separators: none if the list can be
     read in two ways."""
-    pieces = re.split(r"([,;\n])", text[:_LONGEST_LIST])  # every second one is a separator
+    if len(text) > _LONGEST_LIST:
+        return []
+    pieces = re.split(r"([,;\n])", text)  # every second one is a separator
     ways: list[set[frozenset[str]]] = [{frozenset()}]  # of reading the first words of the list
     for end in range(1, len(pieces) // 2 + 2):
         ways.append(set())
