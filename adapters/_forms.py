@@ -38,7 +38,7 @@ def permitted(answers: Mapping[str, Answer]) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class FormMember:
     """A member with a question. `custom`: another member takes own words as its answer."""
 
     name: str
@@ -109,24 +109,24 @@ class Member:
         return type_of(self.schema) == "boolean"
 
 
-def members_of(schema: Json) -> list[Member]:
+def members_of(schema: Json) -> list[FormMember]:
     """The members with a question. `X_custom` has none: it takes a free text as the answer to the
     choice X (claude-agent-acp)."""
     members, required = as_dict(schema.get("properties")), as_list(schema.get("required"))
     asked = [
-        Member(name, as_dict(one), name in required, f"{name}_custom" in members)
+        FormMember(name, as_dict(one), name in required, f"{name}_custom" in members)
         for name, one in members.items()
     ]
     with_options = {member.name for member in asked if member.choices}
     customs = {f"{name}_custom" for name in with_options}
     return [
-        one if one.name in with_options else Member(one.name, one.schema, one.required)
+        one if one.name in with_options else FormMember(one.name, one.schema, one.required)
         for one in asked
         if one.name not in customs
     ]
 
 
-def form(asked: Mapping[str, Member], answers: Mapping[str, Answer]) -> Json:
+def form(asked: Mapping[str, FormMember], answers: Mapping[str, Answer]) -> Json:
     """The result of a form from the answers by question id; a refusal declines it."""
     content: dict[str, Any] = {}
     for question_id, answer in answers.items():

@@ -86,7 +86,7 @@ def decide(
     rules: Iterable[Rule], subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]
 ) -> Decision:
     """The strictest decision of the rules that match, in any order; "ask" if none matches. An
-    `allow` does not count if another rule could match what the request does not show.
+    `allow` does not count if another rule could match a part that the request does not show.
 
     `subject`: the subject of a permission request; `real` makes a real path of an absolute one.
     """

@@ -127,7 +127,8 @@ class ArtifactChunk:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`description`: what the choice means; for `allow_always`, what it will allow later."""
+    """`description`: the meaning of the choice; for `allow_always`, the later requests that it
+    covers."""
 
     id: str
     name: str

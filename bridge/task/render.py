@@ -33,7 +33,6 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import StatusUpdate, Task
-from bridge.task.subject import text_of
 from bridge.task.text import exact, one_line, readable
 from bridge.task.transitions import TaskState
 
@@ -205,15 +204,6 @@ def _question(asked: Question, update: StatusUpdate) -> Words:
     if asked.truncated:
         facts["truncated"] = dict(asked.truncated)
     return "\n".join(filter(None, lines)), facts
-
-
-def question_text(asked: Question, limit: int) -> str:
-    """The text of a question in at most `limit` characters. No member of an action is hidden behind
-    a long one."""
-    subject = asked.subject or {}
-    if len(asked.text) > limit and asked.text == text_of(subject):
-        return text_of(subject, limit)
-    return exact(asked.text, limit)
 
 
 def _option(option: Option) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from bridge.task.events import Question
 from bridge.task.inputs import COMMANDS, CONTENTS, PATHS, URLS, input_of, plain
 from bridge.task.text import MESSAGE_CHARS, exact
 
@@ -67,6 +68,15 @@ def text_of(subject: Mapping[str, Any], limit: int = MESSAGE_CHARS) -> str:
         number = f"{missing}" if missing < MOST_MEMBERS else f"{MOST_MEMBERS} or"
         lines.append(f"… ({number} more members are not shown)")
     return "\n".join(line.rstrip("\n") for line in lines)
+
+
+def question_text(asked: Question, limit: int) -> str:
+    """The text of a question in at most `limit` characters. No member of an action is hidden behind
+    a long one."""
+    subject = asked.subject or {}
+    if len(asked.text) > limit and asked.text == text_of(subject):
+        return text_of(subject, limit)
+    return exact(asked.text, limit)
 
 
 def _pieces(subject: Mapping[str, Any]) -> tuple[list[_Piece], int]:

@@ -16,8 +16,8 @@ DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
 # C0 and C1 controls, and the bidi controls that change the visible order of a line.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# What a person cannot see or distinguish: those controls, characters without a width, separators of
-# lines that are not newlines, fillers, tags, and variations of ASCII characters.
+# Characters that a person cannot see: those controls, characters without a width, separators of
+# lines besides newlines, fillers, tags, and variations of ASCII characters.
 _INVISIBLE = re.compile(
     _CONTROL.pattern
     + r"|[\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2028\u2029"

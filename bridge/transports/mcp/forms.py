@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bridge.task.answers import denial
 from bridge.task.events import Option, Question
-from bridge.task.render import question_text
+from bridge.task.subject import question_text
 from bridge.task.text import exact
 from bridge.transports.mcp.results import OPTION_CHARS, link
 

@@ -15,8 +15,8 @@ from bridge.store.handle import TaskHandle
 from bridge.task.artifact import ANSWER_ID, LAST_WORDS
 from bridge.task.events import Failed, Interrupted, Question, TimedOut
 from bridge.task.message import TextPart
-from bridge.task.render import question_text
 from bridge.task.state import StatusUpdate, Task
+from bridge.task.subject import question_text
 from bridge.task.text import exact, one_line, readable
 from bridge.task.transitions import TaskState
 from bridge.transports.mcp.news import Item, update_text

@@ -9,109 +9,36 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
-from bridge.server import registry
 from bridge.task.approval_policy import Decision, Rule, decide
-from bridge.task.events import AgentEvent, Option, Question, ToolCall
-from bridge.task.message import Message, Role, TextPart
+from bridge.task.events import Option, Question, ToolCall
 from bridge.task.render import status_message
 from bridge.task.state import StatusUpdate, Task
 from bridge.task.subject import text_of
 from bridge.task.text import MESSAGE_CHARS
 from tests import CHECKOUT
 from tests.support.cases import each
+from tests.support.dialects import (
+    STRUCTURED,
+    acp,
+    acp_begun,
+    acp_permission,
+    acp_update,
+    aider,
+    claude,
+    codex,
+    codex_begun,
+    codex_item,
+    codex_mcp,
+    generic,
+    jsonl,
+    jsonl_without_input,
+)
 from tests.support.recordings import RECORDINGS, Play, name_of, rows_of
-from tests.unit.adapters.test_acp import Talk as AcpTalk
-from tests.unit.adapters.test_codex import Talk as CodexTalk
 
 Json = dict[str, Any]
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 CUT = "more characters are not shown)"
 TRANSCRIPTS = sorted((CHECKOUT / "tests" / "transcripts").glob("*/**/*.events.json"))
-
-
-# --- the dialects --------------------------------------------------------------------------------
-
-
-def begun(name: str, **config: Any) -> Adapter:
-    adapter: Adapter = registry.load(name)(
-        AgentConfig("/opt/agent", **config), SessionStart("/workspace", "s-1")
-    )
-    message = Message("m", Role.USER, (TextPart("go"),))
-    adapter.prompt(Prompt("task", "context", message))
-    return adapter
-
-
-def last(said: list[AgentEvent]) -> Question:
-    assert isinstance(said[-1], Question), said
-    return said[-1]
-
-
-def claude(given: Any, tool: str = "mcp__shop__order", **more: Any) -> Question:
-    request = {"subtype": "can_use_tool", "tool_name": tool, "input": given, **more}
-    line = {"type": "control_request", "request_id": "r", "request": request}
-    return last(list(begun("claude-code").receive_line(json.dumps(line).encode())))
-
-
-def acp(given: Any, title: str = "order", kind: str = "other", **more: Any) -> Question:
-    raw = {} if given is None else {"rawInput": given}
-    return AcpTalk().begun().question(title=title, kind=kind, **raw, **more)
-
-
-def codex_mcp(given: Any) -> Question:
-    meta = {"tool_name": "order", "tool_params": given}
-    params = {"serverName": "shop", "mode": "form", "message": "May it?", "requestedSchema": {}}
-    talk = CodexTalk().running()
-    return last(talk.request("mcpServer/elicitation/request", **params, _meta=meta))
-
-
-def codex(given: Any) -> Question:
-    params = {"threadId": "th", "turnId": "tu", "itemId": "c1", **given}
-    method = "item/commandExecution/requestApproval"
-    return last(CodexTalk().running().hear(id=0, method=method, params=params))
-
-
-def jsonl(given: Any) -> Question:
-    options = [{"id": "y", "name": "Yes", "kind": "allow_once"}]
-    data = {"name": "order", "input": given}
-    line = {"type": "question", "id": "q", "text": "May I?", "options": options, "data": data}
-    return last(list(begun("jsonl").receive_line(json.dumps(line).encode())))
-
-
-def jsonl_without_input(given: Any) -> Question:
-    options = [{"id": "y", "name": "Yes", "kind": "allow_once"}]
-    line = {"type": "question", "id": "q", "text": "May I?", "options": options, "data": given}
-    return last(list(begun("jsonl").receive_line(json.dumps(line).encode())))
-
-
-def terminal(name: str, *lines: Json, **config: Any) -> Question:
-    adapter = begun(name, **config)
-    said = [event for line in lines for event in adapter.receive_line(json.dumps(line).encode())]
-    return last(said)
-
-
-def generic(command: str) -> Question:
-    lines = Lines(question=r"\[y/N\] $")
-    heard = ({"line": "I want to run:"}, {"line": command}, {"tail": "Proceed? [y/N] "})
-    return terminal("generic", *heard, lines=lines)
-
-
-def aider(command: str) -> Question:
-    tail = {"tail": "Run shell command? (Y)es/(N)o/(D)on't ask again [Yes]: "}
-    heard = ["diff multi> ", "Run this:", "", "Tokens: 1k sent, 2 received.", ""]
-    heard += command.split("\n")
-    lines = [{"line": line} for line in heard]
-    return terminal("aider", {"tail": "diff multi> "}, *lines, tail)
-
-
-STRUCTURED: dict[str, Callable[[Any], Question]] = {
-    "claude-code": claude,
-    "acp": acp,
-    "codex-mcp": codex_mcp,
-    "codex": codex,
-    "jsonl": jsonl,
-    "jsonl-data": jsonl_without_input,
-}
 
 
 # --- each member is shown ------------------------------------------------------------------------
@@ -411,23 +338,23 @@ def test_known_actions_without_a_command_are_allowed_by_their_tool() -> None:
 
 
 def test_a_tool_is_announced_again_when_its_input_is_known() -> None:
-    talk = AcpTalk().begun()
-    first, _ = talk.permission(title="Bash", kind="execute")
+    adapter = acp_begun()
+    *_, first, _ = acp_permission(adapter, title="Bash", kind="execute")
     assert isinstance(first, ToolCall)
     update = {"toolCallId": "t1", "status": "in_progress", "rawInput": {"command": "rm x"}}
-    (again,) = talk.update(sessionUpdate="tool_call_update", **update)
+    (again,) = acp_update(adapter, **update)
     assert again == ToolCall("t1", first.name, {"command": "rm x"})
-    assert talk.update(sessionUpdate="tool_call_update", **update) == []
-    other = {**update, "rawInput": {"command": "rm -rf y"}}
-    (changed,) = talk.update(sessionUpdate="tool_call_update", **other)
+    assert acp_update(adapter, **update) == []
+    (changed,) = acp_update(adapter, **{**update, "rawInput": {"command": "rm -rf y"}})
     assert changed == ToolCall("t1", first.name, {"command": "rm -rf y"})
 
 
 def test_a_search_of_codex_is_announced_again_with_its_words() -> None:
-    talk = CodexTalk().running()
-    begun = talk.item({"type": "webSearch", "id": "w", "query": "", "action": None})
+    adapter = codex_begun()
+    search = {"type": "webSearch", "id": "w", "action": None}
+    begun = codex_item(adapter, "started", **search, query="")
     assert begun == [ToolCall("w", "web_search", {"query": "", "action": None})]
-    ended = talk.completed({"type": "webSearch", "id": "w", "query": "x", "action": None})
+    ended = codex_item(adapter, "completed", **search, query="x")
     assert ended[0] == ToolCall("w", "web_search", {"query": "x", "action": None})
 
 
