@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -104,12 +105,15 @@ class Questions:
 
     def watch(self, question: Question | None, waited: timedelta, on_timeout: OnTimeout) -> None:
         """Start the timer for the open question, which has `waited`, and stop the previous timer.
-        A restart of the server does not prolong the time: clients know its end."""
+        Neither a restart of the server nor another setting prolongs the time: clients know its
+        end."""
         self.watched = question
         self.close()
-        if question and question.patience:
-            text = f"No answer arrived within {question.patience:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
-            left = max(0.0, question.patience - waited.total_seconds())
+        promised = (question.patience if question else 0.0) or math.inf
+        within = min(promised, self._timeout or math.inf)
+        if question and within < math.inf:
+            text = f"No answer arrived within {within:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
+            left = max(0.0, min(within, promised - waited.total_seconds()))
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(left, on_timeout, text, "timeout")
 
