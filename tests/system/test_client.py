@@ -305,11 +305,12 @@ async def test_an_answer_that_loses_a_race_says_who_was_faster(
         port_of(server.url), (b"SendStreamingMessage", b"message:stream", b"message/stream")
     )
     async with serving(gate):
-        words = ("answer", task, "--question", "q1", "yes", "-a", gate.url, *flags)
+        question = f"{task[:8]}-1"
+        words = ("answer", task, "--question", question, "yes", "-a", gate.url, *flags)
         token = server.token_file.read_text().strip()
         process = await cab.start(*words, env={"A2ACLI_BEARER": token})
         await asyncio.wait_for(gate.reached.wait(), 20)
-        first = await cab.start("answer", task, "--question", f"{task[:8]}-1", "no")
+        first = await cab.start("answer", task, "--question", question, "no")
         if more.startswith("status"):
             await live.pid("busy")
         else:
