@@ -33,6 +33,7 @@ Decision = Literal["allow", "ask", "deny"]
 
 _DEPTH = 6  # levels of containers in an input; an `allow` never matches a deeper one
 _SUSPECTS = 200  # values of unknown members that are read as commands
+_SUSPECT_CHARS = 16 * 1024  # of one of them; a longer one may hide a command
 _KNOWN = COMMANDS | PATHS | FOLDERS | REMARKS | CONTENTS
 _FILE_NAME = re.compile(r"\S+\.\w{1,10}")
 
@@ -107,26 +108,27 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
     others = [(name, value) for name, value in found if name not in COMMANDS | PATHS | FOLDERS]
     unknown = [value for name, value in others if name not in REMARKS]
     guesses = [value for name, value in others if name not in REMARKS | CONTENTS]
-    suspects = [value for value in guesses if isinstance(value, str)]
-    if not (commands or given or guesses):  # the action may be in the words around it
-        suspects = [value for _, value in others if isinstance(value, str)]
-        suspects += [one for one in (subject.get("note"),) if isinstance(one, str)]
+    vague = ... in guesses or not (commands or given or guesses)
+    suspects = [*(guesses if given else unknown)]  # the content of a file is no command
+    if vague:  # the action may be in the words around it
+        suspects = [value for _, value in others] + [subject.get("note")]
+    texts = [one for one in suspects if isinstance(one, str)]
+    short = [one for one in texts if len(one) <= _SUSPECT_CHARS][:_SUSPECTS]
     named_paths = [one for one in subject.get("paths") or () if isinstance(one, str)]
     here = (cwd, real(cwd))
     at_home = all(isinstance(one, str) and _real(cwd, one, real) in here for one in folders)
     likely = [one for one in (*guesses, *folders) if isinstance(one, str) and _like_a_path(one)]
-    vague = ... in guesses or not (commands or given or guesses)
     return Wish(
         tuple(one for one in named if isinstance(one, str)),
         tuple(commands),
-        tuple(suspects[:_SUSPECTS]),
+        tuple(short),
         tuple(_real(cwd, path, real) for path in given),
         tuple(_real(cwd, one, real) for one in (*likely, *named_paths)),
         sure_of_command=not unknown and not given and at_home,
         sure_of_paths=all(map(_is_literal, given))
         and not (commands or any(map(_like_a_path, guesses)))
         and at_home,
-        hides_command=not commands and (vague or "execute" in named or len(suspects) > _SUSPECTS),
+        hides_command=len(short) < len(texts) or (not commands and (vague or "execute" in named)),
         hides_paths=not (given or named_paths) and vague,
     )
 

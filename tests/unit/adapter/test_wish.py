@@ -272,6 +272,7 @@ REMOVALS: dict[str, Callable[[], Question]] = {
     "claude, unknown member": lambda: claude({"action": "rm -rf x"}),
     "claude, arguments": lambda: claude({"program": "rm", "args": ["-rf", "x"]}),
     "claude, command and arguments": lambda: claude({"command": "rm", "args": "-rf x"}),
+    "claude, keys of a terminal": lambda: claude({"pane": "1", "text": "rm -rf x"}),
     "claude, words": lambda: claude({"words": ["rm", "-rf", "x"]}),
     "claude, script": lambda: claude({"script": "cd /tmp\nrm -rf x"}),
     "acp": lambda: acp({"command": "rm -rf x"}, kind="execute"),
@@ -308,6 +309,8 @@ UNKNOWN: dict[str, Callable[[], Question]] = {
     "claude, a remark": lambda: claude({"description": "tidies up"}, "Bash"),
     "jsonl, no input": lambda: jsonl_without_input({"name": "shell", "kind": "execute"}),
     "too deep": lambda: claude({"a": [[[[[[[["rm x"]]]]]]]]}),
+    "too many": lambda: claude({"command": "ls", **{f"m{n}": "x" for n in range(300)}}),
+    "too long": lambda: claude({"command": "ls", "more": "x " * 20_000}),
     "generic": lambda: generic("I clean up"),
 }
 
