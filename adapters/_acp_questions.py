@@ -123,8 +123,7 @@ class AcpQuestions(Asking):
             Option("accepted", "Approve the plan", "allow_once"),
             Option("rejected", "Send the plan back", "reject_once"),
         )
-        given = {n: one for n, one in request.params.items() if one not in (shown, None, "", [])}
-        subject = subject_of("create_plan", begins(self._agent.title), given)
+        subject = subject_of("create_plan", begins(self._agent.title), request.params)
         question = plan_question(self.next_id(), subject, shown, options)
         return self.ask(request, [question], _verdict, cancelled=CANCELLED)
 

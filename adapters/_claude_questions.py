@@ -108,10 +108,8 @@ class ClaudeQuestions(Asking):
         tool_id = as_word(params.get("tool_use_id"))
         if tool == "ExitPlanMode":
             known = {**as_dict(self._turn().tool_input(tool_id or "")), **given}
-            others = {name: one for name, one in known.items() if name != "plan"}
-            subject = subject_of(tool, begins("Claude Code"), others, call_id=tool_id)
+            subject = subject_of(tool, begins("Claude Code"), known, call_id=tool_id)
             plan, options = str(known.get("plan") or ""), (APPROVE, REVISE)
-            subject |= {"input": given}
             return plan_question(self.next_id(), subject, plan, options, free_text=True)
         title = headline(f"Claude Code asks to use {tool}", given)
         subject = subject_of(tool, title, given, call_id=tool_id, note=_note(params, given))

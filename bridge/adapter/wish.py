@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bridge.adapter.diff import WRITES, changes_in
-from bridge.adapter.fields import Json
+from bridge.adapter.fields import Json, as_dict
 from bridge.task.events import FileChange, Option, Question
 from bridge.task.inputs import COMMANDS, PATHS, URLS, first_of
 from bridge.task.subject import leaves, text_of
@@ -75,6 +75,7 @@ def plan_question(
     *,
     free_text: bool = False,
 ) -> Question:
-    """The question whether a plan may begin. `subject`: the request without the plan."""
-    text = f"{text_of(subject, MESSAGE_CHARS // 2)}\n\n{plan}"
+    """The question whether a plan may begin. The plan comes after the other members."""
+    others = {name: one for name, one in as_dict(subject.get("input")).items() if one != plan}
+    text = f"{text_of({**subject, 'input': others}, MESSAGE_CHARS // 2)}\n\n{plan}"
     return Question(question_id, "plan", text, tuple(options), subject, free_text=free_text)

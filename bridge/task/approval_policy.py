@@ -109,7 +109,7 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
     unknown = [value for name, value in others if name not in REMARKS]
     guesses = [value for name, value in others if name not in REMARKS | CONTENTS]
     vague = ... in guesses or not (commands or given or guesses)
-    suspects = [*(guesses if given else unknown)]  # the content of a file is no command
+    suspects = [*(guesses if given else unknown)]  # not the content of a file
     if vague:  # the action may be in the words around it
         suspects = [value for _, value in others] + [subject.get("note")]
     texts = [one for one in suspects if isinstance(one, str)]

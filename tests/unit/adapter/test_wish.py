@@ -251,6 +251,7 @@ def test_the_words_of_a_request_are_shown() -> None:
     plan = {"plan": "1. look", "allowedPrompts": [{"tool": "Bash", "prompt": "run anything"}]}
     asked = claude(plan, "ExitPlanMode")
     assert "run anything" in asked.text and asked.text.endswith("\n\n1. look")
+    assert asked.text.count("1. look") == 1
 
 
 def test_the_lines_above_a_question_of_a_terminal_belong_to_it() -> None:
