@@ -7,6 +7,7 @@ from typing import Any
 
 from bridge.task.shell_command import line_of
 
+MOST_MEMBERS = 1_000  # of an input that is looked at in order; more would take too long
 COMMANDS = frozenset(
     "command cmd script commands commandline shellcommand bashcommand shellscript".split()
 )
@@ -47,7 +48,8 @@ _AROUND = ("toolCallId", "name", "tool", "kind", "title", "note", "paths", "chan
 def first_of(names: frozenset[str], given: Any) -> str | None:
     """The first text in an input whose member has one of the `names`, by the order of the alphabet.
     A list of words is a command line."""
-    members = given.items() if isinstance(given, Mapping) else ()
+    few = isinstance(given, Mapping) and len(given) <= MOST_MEMBERS
+    members = given.items() if few else ()
     for name, value in sorted(members, key=lambda member: str(member[0])):
         if plain(name) not in names or not value:
             continue

@@ -16,10 +16,17 @@ from typing import Any
 import orjson
 
 from bridge.task.events import Question
-from bridge.task.inputs import COMMANDS, CONTENTS, PATHS, URLS, input_of, plain
+from bridge.task.inputs import (
+    COMMANDS,
+    CONTENTS,
+    MOST_MEMBERS,
+    PATHS,
+    URLS,
+    input_of,
+    plain,
+)
 from bridge.task.text import MESSAGE_CHARS, exact
 
-MOST_MEMBERS = 1_000
 NAME_CHARS = 100
 LEAST = 40  # characters of a value that are always shown
 _MARK = 48  # characters of the words that a cut value ends with
@@ -116,7 +123,8 @@ def leaves(value: Any, name: str = "", last: str = "") -> Iterator[tuple[str, st
     The order of members means nothing: the same action always looks the same."""
     match value:
         case dict() if value:
-            for key in sorted(map(str, value), key=lambda key: (plain(key) not in _CHIEF, key)):
+            names = list(islice(map(str, value), MOST_MEMBERS + 1))
+            for key in sorted(names, key=lambda key: (plain(key) not in _CHIEF, key)):
                 yield from leaves(value[key], f"{name}.{key}" if name else key, plain(key))
         case list() | tuple() if value:
             for number, one in enumerate(value):
