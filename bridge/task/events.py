@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from bridge.task.message import Message, Part
-from bridge.task.text import DATA_BYTES, STATUS_CHARS, capped, shortened
+from bridge.task.text import DATA_BYTES, STATUS_CHARS, capped, capped_object, shortened
 
 OptionKind = Literal["allow_once", "allow_always", "reject_once", "reject_always", "choice"]
 SESSION_LOST = "session-lost"
@@ -361,7 +361,7 @@ def bounded(event: E) -> E:
         case ToolResult():
             values = {"output": capped(event.output), "changes": _capped(event.changes)}
         case Question() if event.subject is not None:
-            values = {"subject": _capped_subject(event.subject)}
+            values = {"subject": capped_object(event.subject)}
         case Status() if len(event.text) > 4 * STATUS_CHARS:
             return replace(event, text=event.text[: 4 * STATUS_CHARS])
     sizes = {name: size for name, (_, size) in values.items() if size is not None}
@@ -370,19 +370,6 @@ def bounded(event: E) -> E:
     assert isinstance(event, ToolCall | ToolResult | Question)
     fitting: dict[str, Any] = {name: values[name][0] for name in sizes}
     return replace(event, **fitting, truncated={**sizes, **(event.truncated or {})})
-
-
-def _capped_subject(subject: Mapping[str, Any]) -> tuple[Mapping[str, Any], int | None]:
-    """The subject as an object that fits, and the size, as capped() returns them."""
-    fitting, size = capped(subject)
-    if isinstance(fitting, Mapping):
-        return fitting, size
-    for limit in (1_000, 200, 40) if size else ():
-        short: Mapping[str, Any] = shortened(subject, limit)
-        if len(orjson.dumps(short)) <= DATA_BYTES:
-            return short, size
-    named = {one: subject[one] for one in ("toolCallId", "name", "tool", "title") if one in subject}
-    return shortened(named, 1_000), size
 
 
 def _capped(changes: tuple[FileChange, ...]) -> tuple[tuple[FileChange, ...], int | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -70,6 +71,19 @@ def capped(value: Any) -> tuple[Any, int | None]:
     if len(orjson.dumps(short)) > DATA_BYTES:
         short = orjson.dumps(short).decode()[:STRING_CHARS] + "…"
     return short, size
+
+
+def capped_object(subject: Mapping[str, Any]) -> tuple[Mapping[str, Any], int | None]:
+    """The subject of a question as an object that fits, and the size, as capped() returns them."""
+    fitting, size = capped(subject)
+    if isinstance(fitting, Mapping):
+        return fitting, size
+    for limit in (1_000, 200, 40) if size else ():
+        short: Mapping[str, Any] = shortened(subject, limit)
+        if len(orjson.dumps(short)) <= DATA_BYTES:
+            return short, size
+    named = {one: subject[one] for one in ("toolCallId", "name", "tool", "title") if one in subject}
+    return shortened(named, 1_000), size
 
 
 def json_object(line: bytes) -> dict[str, Any] | None:
