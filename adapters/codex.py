@@ -106,9 +106,7 @@ class Codex(JsonLines):
         self._thread = Thread(over=None if start.resume else {})
         self._turn: CodexTurn | None = None
         self._settled = start.options  # those of the thread
-        self._questions = CodexQuestions(
-            self._peer, turn=lambda: self._turn, force=config.force, cwd=start.cwd
-        )
+        self._questions = CodexQuestions(self._peer, turn=lambda: self._turn, force=config.force)
 
     # --- calls of the session --------------------------------------------------------------------
 
@@ -139,6 +137,7 @@ class Codex(JsonLines):
         """Sent at once, or after the handshake, which the first prompt begins."""
         self._turn = CodexTurn(self._thread, [_input(prompt)])
         self.choose(prompt.options)
+        self._questions.begin(prompt.task_id)
         self.greet()
         self._send_pending(self._turn)
 

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from bridge.adapter import Ability, Adapter, AgentConfig, CliInfo, ExitStatus, Handlers, Prompt
+from bridge.adapter.diff import unified
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Status, Thought
@@ -30,7 +31,7 @@ from bridge.task.text import json_object
 from . import _project_files as files
 from ._acp import Acp
 from ._plain import plain
-from ._tools import options, plan, unified, usage_of
+from ._tools import options, plan, usage_of
 
 FAILURE = re.compile("reject|error|fail|denied|timeout", re.IGNORECASE)
 LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated", re.IGNORECASE)
