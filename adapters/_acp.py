@@ -75,6 +75,7 @@ class Acp(AcpAgent):
         if last and last.cost is not None:
             self._cost = last.cost
         self._turn = AcpTurn(prompt, before=self._cost)
+        self._questions.begin(prompt.task_id)
         self._greeting = False
         self.choose(prompt.options)
         if self._handshake.done:

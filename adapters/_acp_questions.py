@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from bridge.adapter.fields import Json, Said, as_dict, as_string
+from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.jsonrpc import Peer, Request
-from bridge.task.events import AgentEvent, Answer, Option, OptionKind, Question
+from bridge.adapter.wish import begins, permission, plan_question, subject_of
+from bridge.task.events import AgentEvent, Answer, Option, OptionKind
 
 from ._acp_agent import AcpAgent
-from ._acp_tools import announce, merged, subject, wish
+from ._acp_tools import announce, merged, subject
 from ._acp_turn import AcpTurn
 from ._asking import Asking
-from ._tools import choice, plan
+from ._tools import choice, labelled, plan
 
 REQUEST_CANCELLED = -32800
 CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
@@ -59,7 +60,7 @@ class AcpQuestions(Asking):
         """ACP v1, Tool Calls: Requesting Permission."""
         params, turn = request.params, self._turn()
         tool = merged(turn.tools if turn else {}, params["toolCall"])
-        options = [_option(one) for one in params["options"]]
+        options = [self._option(one) for one in params["options"]]
         options = [one for one in options if one.id not in self._agent.lasting]
         allowed = (
             _of_kind(options, "allow_once", "allow_always") if self._agent.config.force else None
@@ -68,11 +69,21 @@ class AcpQuestions(Asking):
         if allowed and self.may_ask():
             self._peer.answer(request, _selected(allowed))
             return
-        text = wish(self._agent.title, tool)
-        question = Question(self.next_id(), "permission", text, tuple(options), subject(tool))
+        question = permission(self.next_id(), subject(self._agent.title, tool), options)
         yield from self.ask(
             request, [question] if options else [], self._decision, cancelled=CANCELLED
         )
+
+    def _option(self, one: Json) -> Option:
+        kinds = ("allow_once", "allow_always", "reject_once", "reject_always")
+        kind, option_id = one.get("kind"), as_string(one["optionId"])
+        name = str(one.get("name") or option_id)
+        said = as_word(one.get("description")) or as_word(
+            as_dict(one.get("_meta")).get("description")
+        )
+        if kind == "allow_always" and not said:
+            said = f"{self._agent.title} decides which later requests this covers"
+        return Option(option_id, name, kind if kind in kinds else "choice", said or "")
 
     def _decision(self, answers: Mapping[str, Answer]) -> Json:
         (answer,) = answers.values()
@@ -85,10 +96,10 @@ class AcpQuestions(Asking):
 
     def _elicitation(self, request: Request) -> Said:
         """ACP v1, Elicitation."""
-        message = str(request.params.get("message") or "")
-        if request.params.get("mode") == "url":
-            return self.visit(request, message)
-        return self.fill_in(request, message)
+        params, message = request.params, str(request.params.get("message") or "")
+        if params.get("mode") == "url":
+            return self.visit(request, message, as_string(params["url"]))
+        return self.fill_in(request, message, params["requestedSchema"])
 
     def _cursor_question(self, request: Request) -> Said:
         """{questions: [{id, prompt, options: [{id, label}], allowMultiple}]}."""
@@ -98,7 +109,7 @@ class AcpQuestions(Asking):
             choice(
                 question_id,
                 one.get("prompt") or title,
-                [(as_string(o["id"]), str(o.get("label") or o["id"])) for o in one["options"]],
+                [labelled(option, as_string(option["id"])) for option in one["options"]],
                 multiple=one.get("allowMultiple") is True,
             )
             for question_id, one in asked.items()
@@ -108,12 +119,12 @@ class AcpQuestions(Asking):
     def _cursor_plan(self, request: Request) -> Said:
         """{name, overview, plan}."""
         shown = str(request.params.get("plan") or request.params.get("overview") or "")
-        text = f"{self._agent.title} has a plan and asks to begin:\n\n{shown}"
         options = (
             Option("accepted", "Approve the plan", "allow_once"),
             Option("rejected", "Send the plan back", "reject_once"),
         )
-        question = Question(self.next_id(), "plan", text, options)
+        subject = subject_of("create_plan", begins(self._agent.title), request.params)
+        question = plan_question(self.next_id(), subject, shown, options)
         return self.ask(request, [question], _verdict, cancelled=CANCELLED)
 
     def _cursor_todos(self, request: Request) -> Said:
@@ -126,12 +137,6 @@ class AcpQuestions(Asking):
 
 
 # --- permissions ---------------------------------------------------------------------------------
-
-
-def _option(one: Json) -> Option:
-    kinds = ("allow_once", "allow_always", "reject_once", "reject_always")
-    kind, option_id = one.get("kind"), as_string(one["optionId"])
-    return Option(option_id, str(one.get("name") or option_id), kind if kind in kinds else "choice")
 
 
 def _of_kind(options: Sequence[Option], *kinds: OptionKind) -> Option | None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bridge.adapter.diff import unified_diff
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
+from bridge.adapter.wish import subject_of
 from bridge.task.events import FileChange, ToolCall
 
 
@@ -26,6 +27,7 @@ class Tool:
     changes: tuple[FileChange, ...] = ()
     status: str = "pending"
     announced: str | None = None  # the name in its ToolCall event
+    shown: Any = None  # the input in that event
     ended: bool = False
 
 
@@ -51,9 +53,12 @@ def merged(tools: dict[str, Tool], update: Json) -> Tool:
 
 
 def announce(tool: Tool) -> Said:
-    if tool.announced is None:
-        tool.announced = tool.name or tool.title or tool.kind or tool.id
-        yield ToolCall(tool.id, tool.announced, input_of(tool))
+    """The tool call; again, if its input was not complete before."""
+    shown = input_of(tool)
+    if tool.announced is None or (tool.input is not None and shown != tool.shown):
+        tool.announced = tool.announced or tool.name or tool.title or tool.kind or tool.id
+        tool.shown = shown
+        yield ToolCall(tool.id, tool.announced, shown)
 
 
 def input_of(tool: Tool) -> Any:
@@ -65,14 +70,17 @@ def input_of(tool: Tool) -> Any:
 
 
 def output(tool: Tool) -> Any:
-    if isinstance(tool.output, str):
-        return tool.output
-    texts = [
-        as_dict(as_dict(one).get("content")).get("text")
-        for one in tool.content
-        if as_dict(one).get("type") == "content"
-    ]
-    return "\n".join(text for text in texts if isinstance(text, str)) or tool.output
+    return tool.output if isinstance(tool.output, str) else words(tool) or tool.output
+
+
+def words(tool: Tool) -> str:
+    """The texts of the tool's content."""
+    blocks = [as_dict(one).get("content") for one in tool.content]
+    texts = [as_dict(block).get("text") for block in blocks]
+    resources = [as_dict(as_dict(block).get("resource")) for block in blocks]
+    texts += [one.get("text") for one in resources]
+    links = [as_dict(block).get("uri") for block in (*blocks, *resources)]
+    return "\n".join(text for text in (*texts, *links) if isinstance(text, str) and text)
 
 
 def changes(content: Sequence[Any]) -> Iterator[FileChange]:
@@ -88,18 +96,14 @@ def changes(content: Sequence[Any]) -> Iterator[FileChange]:
         yield FileChange(path, kind, unified_diff(path, old, as_word(new) or ""))
 
 
-def wish(title: str, tool: Tool) -> str:
-    """The text of a permission question."""
-    command = as_dict(tool.input).get("command")
-    what = tool.title or tool.name or tool.kind
-    text = f"{title} asks for permission: {what}"
-    if isinstance(command, str) and command not in text:
-        text += f"\n{command}"
-    paths = [path for path in tool.paths if path not in text]
-    text += "".join(f"\n{path}" for path in paths)
-    return text + "".join(f"\n{change.diff}" for change in tool.changes)
-
-
-def subject(tool: Tool) -> Json:
-    name = tool.announced or tool.title
-    return {"toolCallId": tool.id, "name": name, "kind": tool.kind, "input": input_of(tool)}
+def subject(title: str, tool: Tool) -> Json:
+    """The subject of a permission. `title`: of the agent."""
+    return subject_of(
+        tool.announced or tool.title,
+        f"{title} asks for permission: {tool.title or tool.name or tool.kind or 'a tool'}",
+        input_of(tool),
+        call_id=tool.id,
+        kind=tool.kind,
+        note=words(tool),
+        changes=[*tool.changes, *(FileChange(path, "update") for path in tool.paths)],
+    )

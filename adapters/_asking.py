@@ -6,13 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
-from bridge.adapter.fields import Json, as_dict, as_string
+from bridge.adapter.fields import Json, as_dict
 from bridge.adapter.jsonrpc import Id, Request
+from bridge.adapter.question_ids import QuestionIds
 from bridge.task.answers import is_word
 from bridge.task.events import Answer, Question, QuestionWithdrawn
 
-from ._forms import ACCEPT, DECLINE, asked_members, form, member_question, visited
+from ._forms import ACCEPT, CONFIRM, DECLINE, confirmed, form, members_of, permitted
 
 CANCEL: Json = {"action": "cancel"}
 """The result of an elicitation without an answer."""
@@ -41,18 +43,13 @@ class Asked:
         return (QuestionWithdrawn(name) for name in self.questions if name not in self.answers)
 
 
-class Asking:
+class Asking(QuestionIds):
     """The open requests of an agent. `reply` sends the result of one."""
 
     def __init__(self, reply: Callable[[Request, Json], None]) -> None:
+        super().__init__()
         self._reply = reply
         self._open: list[Asked] = []
-        self._numbers = 0
-
-    def next_id(self) -> str:
-        """An id for a question."""
-        self._numbers += 1
-        return f"question-{self._numbers}"
 
     def may_ask(self) -> bool:
         """Whether the client can be asked now; else a request is cancelled at once."""
@@ -74,19 +71,25 @@ class Asking:
         self._open.append(Asked(request, by_id, reply, cancelled))
         return questions
 
-    def visit(self, request: Request, message: str) -> Sequence[Question]:
+    def visit(self, request: Request, message: str, url: str) -> Sequence[Question]:
         """Elicitation (ACP, MCP) of mode `url`: asks whether the client has visited an address."""
-        text = f"{message}\n{as_string(request.params['url'])}".strip()
-        question = Question(self.next_id(), "auth", text, (ACCEPT, DECLINE))
-        return self.ask(request, [question], visited, cancelled=CANCEL)
+        text = f"{message}\n{url}".strip()
+        question = Question(self.next_id(), "auth", text, (ACCEPT, DECLINE), {"url": url})
+        return self.ask(request, [question], confirmed, cancelled=CANCEL)
 
-    def fill_in(self, request: Request, message: str) -> Sequence[Question]:
-        """Elicitation of mode `form`: a question for each member."""
-        members = as_dict(as_dict(request.params["requestedSchema"]).get("properties"))
-        asked = {self.next_id(): (name, one) for name, one in asked_members(members)}
+    def fill_in(self, request: Request, message: str, schema: Any) -> Sequence[Question]:
+        """Elicitation of mode `form`: a question for each member. Without members, it is a request
+        for a permission."""
+        members = members_of(as_dict(schema))
+        if not members:
+            text = message or "The agent asks to continue."
+            question = Question(self.next_id(), "permission", text, (CONFIRM, DECLINE))
+            return self.ask(request, [question], permitted, cancelled=CANCEL)
+        asked = {self.next_id(): member for member in members}
+        alone, name = len(asked) == 1, next(iter(asked))
         questions = [
-            member_question(question_id, name, schema, message=message, members=members)
-            for question_id, (name, schema) in asked.items()
+            member.question(question_id, name, message, alone=alone)
+            for question_id, member in asked.items()
         ]
         return self.ask(request, questions, partial(form, asked), cancelled=CANCEL)
 
@@ -96,7 +99,8 @@ class Asking:
         if asked is None:
             return False
         asked.answers[question.id] = answer
-        if len(asked.answers) == len(asked.questions):
+        refused = answer.option is not None and answer.option.kind.startswith("reject")
+        if len(asked.answers) == len(asked.questions) or (question.form and refused):
             self._open.remove(asked)
             self._reply(asked.request, asked.reply(asked.answers))
         return True

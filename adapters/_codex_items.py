@@ -95,6 +95,12 @@ def tool_of(item: Json) -> tuple[str, Any]:
     return str(item.get("type")), {k: v for k, v in item.items() if k not in _COMMON}
 
 
+def has_input(item: Json) -> bool:
+    """Whether the input of the tool is known."""
+    given = tool_of(item)[1]
+    return any(given.values()) if isinstance(given, dict) else bool(given)
+
+
 def output_of(item: Json) -> Any:
     """The output of the tool call, as text if it is text."""
     match item.get("type"):

@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import orjson
-
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.adapter.jsonrpc import Peer, Request
-from bridge.task.events import AgentEvent, Answer, Option, Question, Status
+from bridge.adapter.wish import headline, permission, subject_of
+from bridge.task.events import AgentEvent, Answer, FileChange, Option, Question, Status
+from bridge.task.subject import leaves
 
 from ._asking import Asking, own_words
 from ._codex_items import changes_of
 from ._codex_turn import CodexTurn
-from ._tools import choice
+from ._tools import choice, labelled
 
 ALLOW = Option("accept", "Allow", "allow_once")
 ALWAYS = Option("acceptForSession", "Always allow in this session", "allow_always")
 DENY = Option("decline", "Deny", "reject_once")
+_ENVELOPE = frozenset(
+    "kind threadId turnId itemId approvalId startedAtMs environmentId reason availableDecisions "
+    "commandActions proposedExecpolicyAmendment proposedNetworkPolicyAmendments".split()
+)
+"""Members of an approval that do not belong to the action. `commandActions` is Codex's reading of
+the command."""
 
 
 class CodexQuestions(Asking):
-    """`cwd` is not named in questions. With `force`, permissions are granted without a question."""
+    """With `force`, permissions are granted without a question."""
 
     def __init__(
-        self, peer: Peer[AgentEvent], *, turn: Callable[[], CodexTurn | None], force: bool, cwd: str
+        self, peer: Peer[AgentEvent], *, turn: Callable[[], CodexTurn | None], force: bool
     ) -> None:
         super().__init__(peer.answer)
         self._peer = peer
@@ -40,7 +47,6 @@ class CodexQuestions(Asking):
         }
         peer.notifications["serverRequest/resolved"] = self._resolved
         self._force = force
-        self._cwd = cwd
 
     def may_ask(self) -> bool:
         turn = self._turn()
@@ -56,20 +62,16 @@ class CodexQuestions(Asking):
     def _ask_permission(
         self,
         request: Request,
-        text: str,
         subject: Json,
         *,
         result: Callable[[str], Json],
-        options: tuple[Option, ...] = (ALLOW, ALWAYS, DENY),
+        options: tuple[Option, ...],
     ) -> Said:
         """`result` makes the answer from the id of the chosen option."""
         if self._force and self.may_ask():
             self._peer.answer(request, result(ALLOW.id))
             return ()
-        reason = as_word(request.params.get("reason"))
-        text += f"\n({reason})" if reason else ""
-        subject = {"toolCallId": as_word(request.params.get("itemId")), **subject}
-        question = Question(self.next_id(), "permission", text, options, subject)
+        question = permission(self.next_id(), subject, options)
         reply = lambda answers: result(_chosen(answers))  # noqa: E731
         return self.ask(request, [question], reply, cancelled=result(DENY.id))
 
@@ -79,34 +81,38 @@ class CodexQuestions(Asking):
         return asked.withdrawn() if asked else ()
 
     def _command_approval(self, request: Request) -> Said:
-        params = request.params
-        asked = {"command": params.get("command"), "cwd": params.get("cwd")}
-        text = f"Codex asks to {_command_wish(params)}"
-        if params.get("cwd") not in (None, self._cwd):
-            text += f"\nin {params['cwd']}"
-        return self._ask_permission(
-            request, text, {"name": "exec_command", "input": asked}, result=_decision
-        )
+        given = _given(request.params)
+        title = f"Codex asks to {_command_wish(request.params)}"
+        subject = _subject(request, "exec_command", title, given)
+        network = given.get("networkApprovalContext")
+        options = _options("this host" if network else "this command in this directory")
+        return self._ask_permission(request, subject, result=_decision, options=options)
 
     def _change_approval(self, request: Request) -> Said:
         """The request has no diff; the item has."""
         turn, item_id = self._turn(), as_string(request.params["itemId"])
         item = turn.item(item_id) if turn else {}
         root = request.params.get("grantRoot")
-        text = (
+        title = (
             f"Codex asks to write to {root} from now on" if root else "Codex asks to change files"
         )
-        text += "".join(f"\n{change.diff or change.path}" for change in changes_of(item))
-        subject = {"name": "apply_patch", "input": {"changes": as_list(item.get("changes"))}}
-        return self._ask_permission(request, text, subject, result=_decision)
+        given = _given(request.params) | {"changes": as_list(item.get("changes"))}
+        subject = _subject(request, "apply_patch", title, given, tuple(changes_of(item)))
+        reach = f"each file below {root}" if root else "further changes of these files"
+        return self._ask_permission(request, subject, result=_decision, options=_options(reach))
 
     def _permissions_approval(self, request: Request) -> Said:
         wanted = as_dict(request.params["permissions"])
         wanted = {name: value for name, value in wanted.items() if value is not None}
-        text = "Codex asks to be allowed more:"
-        text += "".join(f"\n{name}: {_plain(value)}" for name, value in wanted.items())
-        subject = {"name": "request_permissions", "input": wanted}
-        return self._ask_permission(request, text, subject, result=partial(_grant, wanted))
+        others = {
+            name: one for name, one in _given(request.params).items() if name != "permissions"
+        }
+        title = "Codex asks to be allowed more"
+        subject = _subject(request, "request_permissions", title, others | wanted)
+        options = _options("these permissions")
+        return self._ask_permission(
+            request, subject, result=partial(_grant, wanted), options=options
+        )
 
     def _user_input(self, request: Request) -> Said:
         asked = {self.next_id(): as_dict(one) for one in request.params["questions"]}
@@ -119,10 +125,10 @@ class CodexQuestions(Asking):
         message = as_word(params.get("message")) or ""
         match params.get("mode"):
             case "url":
-                return self.visit(request, message)
+                return self.visit(request, message, as_string(params["url"]))
             case "form":
                 if as_dict(params["requestedSchema"]).get("properties"):
-                    return self.fill_in(request, message)
+                    return self.fill_in(request, message, params["requestedSchema"])
                 return self._mcp_permission(request, message)
         self._peer.answer(request, {"action": "decline"})
         text = f"The bridge cannot show the request of {params.get('serverName')}: {message}"
@@ -130,15 +136,19 @@ class CodexQuestions(Asking):
 
     def _mcp_permission(self, request: Request, message: str) -> Said:
         meta, server = as_dict(request.params.get("_meta")), request.params.get("serverName")
-        given = meta.get("tool_params")
-        subject = {"name": f"{server}.{meta.get('tool_name')}", "input": given}
-        text = f"{message or f'{server} asks to continue'}" + (
-            f"\n{_plain(given)}" if given else ""
-        )
+        hidden = ("tool_params", "persist", "codex_approval_kind", "tool_name")
+        others = {name: one for name, one in meta.items() if name not in hidden}
+        note = "\n".join(f"{name}: {value}" for name, _, value in leaves(others)) if others else ""
+        tool = f"{server}.{meta.get('tool_name')}"
+        title = message or f"{server} asks to continue"
+        title = f"{title}\nTool: {tool}" if meta.get("tool_name") else title
+        subject = subject_of(tool, title, meta.get("tool_params"), note=note)
+        allow, always, deny = _options("this tool")
         # `always` would be stored for other sessions, too.
-        lasting = (ALWAYS,) if "session" in as_list(meta.get("persist")) else ()
-        options = (ALLOW, *lasting, DENY)
-        return self._ask_permission(request, text, subject, result=_mcp_result, options=options)
+        lasting = (always,) if "session" in as_list(meta.get("persist")) else ()
+        return self._ask_permission(
+            request, subject, result=_mcp_result, options=(allow, *lasting, deny)
+        )
 
 
 # --- answers -------------------------------------------------------------------------------------
@@ -149,15 +159,31 @@ def _chosen(answers: Mapping[str, Answer]) -> str:
     return answer.option.id if answer.option else DENY.id
 
 
+def _given(params: Json) -> dict[str, Any]:
+    """All members of an approval that belong to the action."""
+    return {n: one for n, one in params.items() if n not in _ENVELOPE and one is not None}
+
+
+def _subject(
+    request: Request, tool: str, title: str, given: Json, changes: Sequence[FileChange] = ()
+) -> Json:
+    call_id, reason = (as_word(request.params.get(name)) for name in ("itemId", "reason"))
+    return subject_of(tool, title, given, call_id=call_id, note=reason or "", changes=changes)
+
+
+def _options(reach: str) -> tuple[Option, Option, Option]:
+    text = f"no more questions in this conversation about {reach}"
+    return ALLOW, replace(ALWAYS, description=text), DENY
+
+
 def _command_wish(params: Json) -> str:
     command, network = as_word(params.get("command")), as_dict(params.get("networkApprovalContext"))
-    what = f"run: {command}" if command else "run a command"
+    what = headline("run", params) if command else "run a command"
     if network:
-        what = f"reach {network.get('protocol')}://{network.get('host')}, in order to {what}"
-    elif params.get("kind") == "writeStdin":
-        what = f"write to the input of a command that it was allowed to {what}"
-    more = params.get("additionalPermissions")
-    return f"{what}\nwith more permissions: {_plain(more)}" if more else what
+        return f"reach {network.get('protocol')}://{network.get('host')}, in order to {what}"
+    if params.get("kind") == "writeStdin":
+        return f"write to the input of a command that it was allowed to {what}"
+    return what
 
 
 def _decision(option: str) -> Json:
@@ -177,14 +203,13 @@ def _mcp_result(option: str) -> Json:
 
 
 def _choice(question_id: str, asked: Json) -> Question:
-    labels = [str(as_dict(one).get("label")) for one in as_list(asked.get("options"))]
     text = str(asked.get("question") or asked.get("header") or "")
     secret = asked.get("isSecret") is True
     text += "\n(Codex treats the answer as a secret.)" if secret else ""
     return choice(
         question_id,
         text,
-        zip(labels, labels, strict=True),
+        map(labelled, as_list(asked.get("options"))),
         subject={name: asked.get(name) for name in ("header", "options", "isSecret")},
         free_text=asked.get("isOther") is True,
     )
@@ -198,7 +223,3 @@ def _answers(asked: Mapping[str, Json], answers: Mapping[str, Answer]) -> Json:
         for question_id, answer in answers.items()
     }
     return {"answers": given}
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()

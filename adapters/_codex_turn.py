@@ -28,6 +28,7 @@ from ._codex_items import (
     changes_of,
     failure,
     has_failed,
+    has_input,
     less,
     message_of,
     output_of,
@@ -155,7 +156,8 @@ class CodexTurn:
 
     def _announce(self, item: Json, parent: str | None) -> Said:
         item_id = as_string(item["id"])
-        if item_id not in self.tools:
+        known = self.tools.get(item_id)
+        if known is None or (known != item and not has_input(known) and has_input(item)):
             self.tools[item_id] = item
             yield ToolCall(item_id, *tool_of(item), parent)
 

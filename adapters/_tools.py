@@ -68,14 +68,14 @@ def _plan_entry(entry: Json) -> PlanEntry:
 def choice(
     question_id: str,
     text: Any,
-    options: Iterable[tuple[str, str]],
+    options: Iterable[Option],
     *,
     subject: Json | None = None,
     free_text: bool = False,
     multiple: bool = False,
 ) -> Question:
-    """A question with these options, each an id and a name; without any, a question for a text."""
-    known = tuple(Option(option_id, name) for option_id, name in options)
+    """A question with these options; without any, a question for a text."""
+    known = tuple(options)
     return Question(
         question_id,
         "choice" if known else "text",
@@ -87,14 +87,14 @@ def choice(
     )
 
 
+def labelled(option: Any, option_id: str = "") -> Option:
+    """The option of a choice as CLIs write it: {label, description}."""
+    known = as_dict(option)
+    label = str(known.get("label") or option_id)
+    return Option(option_id or label, label, "choice", str(known.get("description") or ""))
+
+
 def joined(content: Iterable[Any]) -> str:
     """The texts of content blocks; the type of a block without a text."""
     blocks = (one for one in content if isinstance(one, dict))
     return "\n".join(str(one.get("text", f"[{one.get('type')}]")) for one in blocks)
-
-
-def unified(diff: Any) -> str:
-    """A diff without the header of git."""
-    text = diff if isinstance(diff, str) else ""
-    start = text.find("--- ")
-    return text[start:] if start >= 0 else ""

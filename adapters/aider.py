@@ -30,6 +30,7 @@ from bridge.adapter import (
     model_failure,
 )
 from bridge.adapter.fields import Said
+from bridge.adapter.wish import permission, subject_of
 from bridge.task.events import (
     AgentEvent,
     Answer,
@@ -63,13 +64,14 @@ FLAGS = (
     # The client makes the commits.
     *("--no-auto-commits", "--no-dirty-commits"),
 )
-OPTIONS: Mapping[str, tuple[str, OptionKind]] = {
+OPTIONS: Mapping[str, tuple[str, OptionKind] | tuple[str, OptionKind, str]] = {
     "Y": ("Yes", "allow_once"),
-    "A": ("Yes to all", "allow_always"),
+    "A": ("Yes to all", "allow_always", "allows the other questions of this group, too"),
     "N": ("No", "reject_once"),
     "S": ("Skip all", "reject_always"),
     "D": ("No, and don't ask again", "reject_always"),
 }
+_SHELL = "shell command"
 TOKENS = re.compile(
     r"Tokens: ([\d.,]+[kM]?) sent,(?: .*,)? ([\d.,]+[kM]?) received\."
     r"(?: Cost: \$([\d.]+) message)?"
@@ -233,7 +235,7 @@ class Aider(Generic):
 
     def ask(self, text: str) -> Said:
         yield from self._ran()
-        about = self._block()
+        about = self._block(whole=_SHELL in text)
         yield from self._again()
         self._about = about
         if self.introducing or text.startswith(("Open URL", "Open documentation")):
@@ -249,14 +251,16 @@ class Aider(Generic):
         options = tuple(
             Option(letter.lower(), *OPTIONS[letter]) for letter in letters if letter in OPTIONS
         )
-        subject = {"name": wish, "input": {"text": about.strip()}}
-        said = f"aider asks: {wish}\n{about}".strip()
-        return Question(question_id, "permission", said, options, subject)
+        member = "command" if _SHELL in wish else "text"
+        given = {member: about.strip()} if about.strip() else {}
+        subject = subject_of(wish, f"aider asks: {wish}", given)
+        return permission(question_id, subject, options)
 
-    def _block(self) -> list[str]:
-        """Take the lines above the question or the prompt, up to an empty line."""
+    def _block(self, *, whole: bool = False) -> list[str]:
+        """Take the lines above the question or the prompt, up to an empty line; with `whole` up to
+        the end of the model's text, because a command may have empty lines."""
         block: list[str] = []
-        while self._own and (line := self._own.pop()).strip():
+        while self._own and ((line := self._own.pop()).strip() or whole):
             block.append(line)
         return block[::-1]
 

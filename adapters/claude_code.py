@@ -151,6 +151,7 @@ class ClaudeCode(JsonLines):
         self._turn = ClaudeTurn()
         self._task_id = prompt.task_id
         self._configure(prompt.options)
+        self._questions.begin(prompt.task_id)
         self.steer(prompt)
 
     def _configure(self, wanted: SessionOptions) -> None:

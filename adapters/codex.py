@@ -111,9 +111,7 @@ class Codex(JsonLines):
         self._turn: CodexTurn | None = None
         self._settled = start.options  # those of the thread
         self._unasked: Json | None = None  # names the turn that Codex has begun by itself
-        self._questions = CodexQuestions(
-            self._peer, turn=lambda: self._turn, force=config.force, cwd=start.cwd
-        )
+        self._questions = CodexQuestions(self._peer, turn=lambda: self._turn, force=config.force)
 
     # --- calls of the session --------------------------------------------------------------------
 
@@ -144,6 +142,7 @@ class Codex(JsonLines):
         """Sent at once, or after the handshake, which the first prompt begins."""
         self._turn = CodexTurn(self._thread, [_input(prompt)])
         self.choose(prompt.options)
+        self._questions.begin(prompt.task_id)
         self.greet()
         self._send_pending(self._turn)
 

@@ -31,6 +31,7 @@ from bridge.adapter import (
     Prompt,
     model_failure,
 )
+from bridge.adapter.diff import unified
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Status, Thought
@@ -39,7 +40,7 @@ from bridge.task.text import json_object
 from . import _project_files as files
 from ._acp import Acp
 from ._plain import plain
-from ._tools import options, plan, unified, usage_of
+from ._tools import options, plan, usage_of
 
 FAILURE = re.compile("reject|error|fail|denied|timeout", re.IGNORECASE)
 LOGIN = re.compile("not logged in|authentication required|log in|unauthenticated", re.IGNORECASE)

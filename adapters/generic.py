@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -37,6 +38,8 @@ from bridge.adapter import (
 from bridge.adapter.fields import Json, Said, output_status
 from bridge.adapter.json_lines import read
 from bridge.adapter.print_mode import RunnerAdapter
+from bridge.adapter.question_ids import QuestionIds
+from bridge.adapter.wish import permission, subject_of
 from bridge.task.events import (
     Answer,
     Done,
@@ -87,7 +90,7 @@ class Generic(RunnerAdapter):
         self._last = ""  # the last complete line
         self._recent: deque[str] = deque(maxlen=20)
         self._shown = 0  # characters of the incomplete line that became events
-        self._asked = 0
+        self._ids = QuestionIds()
         self._open: Question | None = None
 
     @classmethod
@@ -116,6 +119,8 @@ class Generic(RunnerAdapter):
     def prompt(self, prompt: Prompt) -> None:
         self._interrupted = self._over = False
         self._last, self._open = "", None
+        self._recent.clear()
+        self._ids.begin(prompt.task_id)
         text = self.as_words(prompt.text)
         if self._end is None:
             self._shown = 0
@@ -255,13 +260,17 @@ class Generic(RunnerAdapter):
         if self.config.force and not self._over:
             self.write(f"{self._lines.answers[0]}\n")
             return
-        self._asked += 1
-        self._open = self.question(f"question-{self._asked}", text)
+        self._open = self.question(self._ids.next_id(), text)
         yield self._open
 
     def question(self, question_id: str, text: str) -> Question:
-        """The question for the client when the CLI has printed `text`."""
-        return Question(question_id, "permission", text, (ALLOW, DENY), None, free_text=True)
+        """The question for the client when the CLI has printed `text`. The lines above it are the
+        only thing that is known about the action."""
+        above = [line for line in self._recent if line.strip()]
+        given = {"text": "\n".join(above[:-1] if above[-1:] == [text] else above)}
+        title = f"{self.title} asks: {text}"
+        subject = subject_of(self.name, title, given if given["text"] else {})
+        return replace(permission(question_id, subject, (ALLOW, DENY)), free_text=True)
 
     def written(self, answer: Answer) -> str:
         """The answer as the CLI reads it."""

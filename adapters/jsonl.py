@@ -18,6 +18,7 @@ from bridge.adapter import (
     SessionStart,
 )
 from bridge.adapter.fields import Json, Said
+from bridge.adapter.question_ids import QuestionIds
 from bridge.errors import InvalidParams
 from bridge.task.events import (
     Answer,
@@ -37,6 +38,7 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import Message, Part, TextPart
+from bridge.task.subject import text_of
 
 from ._tools import is_count
 
@@ -69,13 +71,16 @@ class Jsonl(JsonLines):
         self._names: dict[str, str] = {}  # of the turn's tool calls
         self._nameless = 0  # artifacts of the turn without id and name
         self._broke_off = False  # another event came after the last text of the turn
+        self._ids = QuestionIds()
+        self._theirs: dict[str, str] = {}  # the program's ids of the turn's questions, by ours
 
     def launch(self) -> Launch:
         return Launch((self.config.binary, *self.config.args))
 
     def prompt(self, prompt: Prompt) -> None:
         self._task_id, self._first, self._names = prompt.task_id, True, {}
-        self._nameless, self._broke_off = 0, False
+        self._nameless, self._broke_off, self._theirs = 0, False, {}
+        self._ids.begin(prompt.task_id)
         line = {
             "type": "prompt",
             "protocol": PROTOCOL,
@@ -91,7 +96,7 @@ class Jsonl(JsonLines):
         line = {
             "type": "answer",
             "taskId": self._task_id,
-            "questionId": question.id,
+            "questionId": self._theirs.get(question.id, question.id),
             "messageId": message.id if message else "",
             "text": message.text if message else answer.text,
             "optionId": answer.option.id if answer.option else None,
@@ -159,14 +164,20 @@ class Jsonl(JsonLines):
         kind: QuestionKind = "choice" if options else "text"
         if any(option.kind != "choice" for option in options):
             kind = "permission"
-        yield Question(
-            _text(line, "id"),
-            kind,
-            _text(line),
-            options,
-            _object(line.get("data")),
-            free_text=True,  # the program gets the text, and may ask again
-        )
+        # The program gets own words, and may ask again.
+        yield self._asked(line, kind, options, _object(line.get("data")))
+
+    def _asked(
+        self,
+        line: Json,
+        kind: QuestionKind,
+        options: tuple[Option, ...] = (),
+        data: Json | None = None,
+    ) -> Question:
+        ours, text = self._ids.next_id(), _text(line)
+        self._theirs[ours] = _text(line, "id")
+        shown = text_of({**data, "title": text}) if data and kind == "permission" else text
+        return Question(ours, kind, shown, options, data, free_text=True)
 
     def _message(self, line: Json) -> Said:
         parts = _parts(line) or (TextPart(_text(line)),)
@@ -183,9 +194,7 @@ class Jsonl(JsonLines):
         "tool_result": _tool_result,
         "artifact": _artifact,
         "question": _question,
-        "auth_required": lambda self, line: [
-            Question(_text(line, "id"), "auth", _text(line), free_text=True)
-        ],
+        "auth_required": lambda self, line: [self._asked(line, "auth")],
         "usage": lambda self, line: [_usage(line)],
         "done": lambda self, line: [Done(_text(line) or None)],
         "failed": lambda self, line: [Failed(_text(line) or "The agent failed.")],
@@ -240,7 +249,8 @@ def _options(line: Json) -> Iterator[Option]:
             kind = option.get("kind")
             option_id = _text(option, "id")
             name = _text(option, "name") or option_id
-            yield Option(option_id, name, kind if kind in kinds else "choice")
+            described = _text(option, "description")
+            yield Option(option_id, name, kind if kind in kinds else "choice", described)
 
 
 ADAPTER = Jsonl

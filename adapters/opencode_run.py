@@ -20,12 +20,13 @@ from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
 from bridge.adapter import Ability, CliInfo, ExitStatus, Handlers, Prompt, model_failure
+from bridge.adapter.diff import unified
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Thought
 from bridge.task.message import UrlPart
 
-from ._tools import count, options, plan, unified, usage_of
+from ._tools import count, options, plan, usage_of
 from .acp import Opencode
 
 TOKENS = ("input", "output", "total")

@@ -773,7 +773,8 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/adapters/test_acp.py": (
         "a part of this adapter",
-        "adapters: _acp_agent _acp_handshake _acp_questions _acp_tools _acp_turn _asking _forms",
+        "adapters: _acp_agent _acp_handshake _acp_questions _acp_tools _acp_turn _asking _forms; "
+        "task: form_values",
     ),
     "tests/unit/adapters/test_claude_code.py": (
         "a part of this adapter",
@@ -783,6 +784,11 @@ TESTED_ELSEWHERE = {
         "a part of this adapter",
         "adapters: _codex_items _codex_questions _codex_trust _codex_turn",
     ),
+    "tests/unit/adapter/test_wish.py": (
+        "the text of a permission is made of it",
+        "task: inputs subject",
+    ),
+    "tests/unit/adapters/test_jsonl.py": ("its questions have them", "adapter: question_ids"),
     "tests/server/runtime/test_cursor.py": ("needs its processes", "adapters: cursor"),
     "tests/server/runtime/test_generic.py": ("needs processes", "adapters: generic"),
 }

@@ -2,29 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
+from typing import Any
+
+from bridge.adapter.fields import as_dict, as_list, as_word
+from bridge.task.inputs import PATHS, first_of, plain
+
+CONTEXT = 3  # lines around a change
+WRITES = re.compile("write|create|edit|replace|save", re.IGNORECASE)
+"""Names of tools that write a whole file."""
+_PAIRS = (("oldstring", "newstring"), ("oldstr", "newstr"), ("oldtext", "newtext"))
+_WHOLE = ("content", "contents", "filetext", "newsource")
+_DIFFS = ("diff", "unifieddiff", "patch")
+_LINE = re.compile(r"[ +\-@\\]|$|diff |index |Index: |={3}|(?:new|old|deleted|create) file")
 
 
-def unified_diff(path: str, old: str, new: str) -> str:
+def unified_diff(path: str, old: str, new: str, context: int = CONTEXT) -> str:
     """A unified diff in one hunk, from the first line that differs to the last."""
     if old == new:
         return ""
-    before, after = old.splitlines(True), new.splitlines(True)
+    path = path.replace("\n", "\N{REPLACEMENT CHARACTER}")
+    before, after = _lines(old), _lines(new)
     head = _same(before, after)
     tail = _same(before[head:][::-1], after[head:][::-1])
-    first, context = max(head - 3, 0), min(tail, 3)
+    first, below = max(head - context, 0), min(tail, context)
     gone = before[head : len(before) - tail]
     come = after[head : len(after) - tail]
-    around = len(before[first:head]) + context
+    around = len(before[first:head]) + below
     lines = [f"--- {path if old else '/dev/null'}\n", f"+++ {path if new else '/dev/null'}\n"]
     spans = (_span(first, len(gone) + around), _span(first, len(come) + around))
     lines.append(f"@@ -{spans[0]} +{spans[1]} @@\n")
     end = len(before) - tail
     marked = [(" ", before[first:head]), ("-", gone), ("+", come)]
-    for mark, some in (*marked, (" ", before[end : end + context])):
+    for mark, some in (*marked, (" ", before[end : end + below])):
         lines += [f"{mark}{_whole(line)}" for line in some]
     return "".join(lines)
+
+
+def changes_in(given: Any, *, writes: bool) -> Iterator[str]:
+    """The changes that the input of a tool describes, as unified diffs, in the spellings of known
+    CLIs. `writes`: its content is that of a whole file. The old content of such a file is unknown:
+    it is shown as a new file. An edit begins at line 1, for the same reason."""
+    facts = {plain(name): value for name, value in as_dict(given).items()}
+    path = first_of(PATHS, given) or ""
+    for name in _DIFFS:
+        diff = unified(facts.get(name))
+        if diff and is_unified(diff):
+            yield diff
+    edits = [facts, *(_plain_names(one) for one in as_list(facts.get("edits")))]
+    for edit in edits:
+        for old, new in _PAIRS:
+            before, after = as_word(edit.get(old)), as_word(edit.get(new))
+            if before is not None and after is not None and path:
+                yield unified_diff(path, before, after, context=len(before))
+    for name in _WHOLE if writes and path else ():
+        text = as_word(facts.get(name))
+        if text:
+            yield unified_diff(path, "", text)
+
+
+def is_unified(diff: str) -> bool:
+    """Whether each line is one of a unified diff, so that none looks like other text."""
+    return "\n@@" in diff and all(map(_LINE.match, diff.split("\n")))
+
+
+def unified(diff: Any) -> str:
+    """A diff without the header of git."""
+    text = diff if isinstance(diff, str) else ""
+    start = 0 if text.startswith("--- ") else text.find("\n--- ") + 1
+    return text[start:] if text.startswith("--- ", start) else ""
+
+
+def _plain_names(edit: Any) -> Mapping[str, Any]:
+    return {plain(name): value for name, value in as_dict(edit).items()}
+
+
+def _lines(text: str) -> list[str]:
+    """The lines with their ends. Only a newline ends a line: `patch` knows no other."""
+    lines = text.split("\n")
+    return [f"{line}\n" for line in lines[:-1]] + lines[-1:] * bool(lines[-1])
 
 
 def _span(first: int, length: int) -> str:

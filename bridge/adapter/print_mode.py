@@ -202,6 +202,7 @@ class PrintModeAdapter(RunnerAdapter):
         self.block: list[str] = []  # the text of the last block
         self.problem: Failed | None = None  # the outcome, unless a later line has another one
         self._tools: dict[str, str] = {}  # their names by the ids of their calls
+        self._unknown: set[str] = set()  # calls that began without an input
         self._changed: dict[str, None] = {}  # paths, in order
         self.denied: list[str] = []  # names of tools
         self.begin_turn()
@@ -301,10 +302,11 @@ class PrintModeAdapter(RunnerAdapter):
         yield Text(text, new_block)
 
     def call(self, tool_id: str, name: str, arguments: Any) -> Iterator[ToolCall]:
-        """A tool begins; nothing if the call is known."""
+        """A tool begins; again when its input is known, and nothing if the call is known."""
         self.new_block = True
-        if tool_id not in self._tools:
+        if tool_id not in self._tools or (arguments and tool_id in self._unknown):
             self._tools[tool_id] = name
+            (self._unknown.discard if arguments else self._unknown.add)(tool_id)
             yield ToolCall(tool_id, name, arguments)
 
     def result(

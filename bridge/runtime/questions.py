@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from bridge.task.answers import HASTY, denial, hint, is_hasty, permission, read_answer
 from bridge.task.approval_policy import Rule, decide
@@ -31,8 +32,8 @@ OnTimeout = Callable[[str, str], None]
 
 
 class Questions:
-    """`rules`: the operator's decisions. `timeout`: seconds that a question waits for its answer;
-    0 = unlimited. `watched`: the question of the current timer."""
+    """`rules`: the operator's decisions. `timeout`: seconds that the next questions wait for their
+    answers; 0 = unlimited. `watched`: the question of the current timer."""
 
     def __init__(
         self, rules: Sequence[Rule], trust: ProjectConfigPolicy, *, timeout: float
@@ -46,6 +47,10 @@ class Questions:
     def change_rules(self, rules: Sequence[Rule]) -> None:
         """Decide the next questions by these rules."""
         self._rules = rules
+
+    def timed(self, question: Question) -> Question:
+        """The question with the time that it waits."""
+        return replace(question, patience=self._timeout) if self._timeout else question
 
     def decide(self, question: Question, cwd: str) -> Answer | None:
         """The answer of the operator's rules; None: ask the client."""
@@ -84,7 +89,7 @@ class Questions:
             Option("ignore", "Go on without it", "reject_once"),
         )
         subject = {"name": "project configuration", "input": {"files": doubts}}
-        return Question(PROJECT_CONFIG, "permission", text, options, subject)
+        return self.timed(Question(PROJECT_CONFIG, "permission", text, options, subject))
 
     def project_failure(self, cwd: str) -> Failed | None:
         """The failure of a CLI that must not use the project files in `cwd`; None: it can start."""
@@ -98,14 +103,19 @@ class Questions:
         )
         return Failed(text, PROJECT_CONFIG, {"files": obstacles})
 
-    def watch(self, question: Question | None, on_timeout: OnTimeout) -> None:
-        """Start the timer for the open question, and stop the previous timer."""
+    def watch(self, question: Question | None, waited: timedelta, on_timeout: OnTimeout) -> None:
+        """Start the timer for the open question, which has `waited`, and stop the previous timer.
+        Neither a restart of the server nor another setting prolongs the time: clients know its
+        end."""
         self.watched = question
         self.close()
-        if question and self._timeout:
-            text = f"No answer arrived within {self._timeout:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
+        promised = (question.patience if question else 0.0) or math.inf
+        within = min(promised, self._timeout or math.inf)
+        if question and within < math.inf:
+            text = f"No answer arrived within {within:g} s (BRIDGE_QUESTION_TIMEOUT_MS)"
+            left = max(0.0, min(within, promised - waited.total_seconds()))
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._timeout, on_timeout, text, "timeout")
+            self._timer = loop.call_later(left, on_timeout, text, "timeout")
 
     def close(self) -> None:
         """Stop the timer."""

@@ -205,12 +205,13 @@ class Turn:
                 case Failed(reason=reason) if reason == SESSION_LOST:
                     self._lease.remember(str(uuid.uuid4()), resume=False)
                 case Question():
-                    answer = self._questions.decide(event, self._lease.start.cwd)
+                    asked = self._questions.timed(event)
+                    answer = self._questions.decide(asked, self._lease.start.cwd)
                     if answer:
-                        decided.append((event, answer))
-                        self._recorder.note_decision(self.handle, event, answer)
-                        happened.append(decision(event, answer))
-                        continue
+                        decided.append((asked, answer))
+                        self._recorder.note_decision(self.handle, asked, answer)
+                    happened.append(decision(asked, answer) if answer else asked)
+                    continue
             happened.append(event)
         self.apply(*happened)
         for question, answer in decided:
@@ -305,7 +306,9 @@ class Turn:
         if question is self._questions.watched:
             return
         on_timeout = partial(self._give_up, question)
-        self._questions.watch(question, on_timeout)
+        now = datetime.now(UTC)
+        waited = now - (self.handle.task.asked_at or now)
+        self._questions.watch(question, waited, on_timeout)
         if question:
             since = self.handle.task.status_time
             self._lease.wait(since, partial(on_timeout, TOO_MANY, "limit"))

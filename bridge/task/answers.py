@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any
 
 from bridge.task.events import Answer, Option, OptionKind, Question
+from bridge.task.form_values import value_of
 from bridge.task.message import DataPart, Message
 from bridge.task.text import exact
 
@@ -22,9 +23,12 @@ HASTY = (
     "That answer came right after this question was asked and may have been meant for the question "
     "before, so nothing was decided. Answer again, or name the question by its questionId."
 )
-_MOST_CHOICES = 100  # options that one answer can name
 _LONGEST = 20_000  # characters of an answer in which the name of an option is looked for
 SHOWN_ANSWER = 200  # characters of a rejected answer in the hint
+DECISIONS = ("permission", "plan", "auth")  # kinds of questions that a yes or no decides
+_LONGEST_LIST = 4_000  # characters of an answer that lists options
+_MOST_WORDS = 8  # between separators, in the name of one option
+_MOST_WAYS = 100  # readings of a list
 _YES = ("yes", "yeah", "yep", "y", "ok", "okay", "sure")
 _GO = ("go ahead", "please go ahead", "proceed", "please proceed", "do it", "please do")
 _ONCE = (
@@ -89,8 +93,10 @@ def read_answer(question: Question, message: Message) -> Answer | None:
         chosen = _chosen_by_text(question, label["rest"].strip())
     if ids and not chosen:
         return None  # an id is exact: the text must not replace a wrong one
-    if chosen or (question.free_text and text):
+    if chosen or (question.free_text and text and not _problem(question, text)):
         return Answer(question.id, text, tuple(chosen), message)
+    if question.kind not in DECISIONS:
+        return None  # "no, thanks" may be an answer to a choice, but not the end of a form
     begin = len(text) - len(text.lstrip(_AROUND))
     refusal = _REFUSAL.fullmatch(text[:_LONGEST].translate(_QUOTES), begin)
     option = _of_kind(question, WORDS["no"]) if refusal else None
@@ -142,7 +148,19 @@ def hint(question: Question, message: Message) -> str:
     text = ids or " ".join(message.text.split())
     if not text:
         return "The answer had no text and no option, so nothing was decided."
+    problem = None if ids else _problem(question, message.text.strip())
+    if problem:
+        return f'"{exact(text, SHOWN_ANSWER)}" {problem}, so nothing was decided.'
     return f'"{exact(text, SHOWN_ANSWER)}" is none of the possible answers, so nothing was decided.'
+
+
+def _problem(question: Question, text: str) -> str | None:
+    """Why own words are not the value that the question needs."""
+    try:
+        value_of(question.schema or {}, text)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def _wanted_ids(data: Mapping[str, Any]) -> list[Any]:
@@ -160,18 +178,33 @@ def _chosen_by_id(question: Question, ids: Sequence[Any]) -> list[Option]:
 
 
 def _chosen_by_text(question: Question, text: str) -> list[Option]:
-    one = _named(question, text)
+    one = None if question.multiple else _named(question, text)
     if one:
         return [one]
     if question.multiple:
-        pieces = re.split(r"[,;\n]", text, maxsplit=_MOST_CHOICES)
-        several = [_named(question, piece) for piece in pieces]
-        if len(pieces) <= _MOST_CHOICES and all(several):
-            return [option for option in question.options if option in several]
-    if question.kind in ("permission", "plan", "auth"):
+        return _several(question, text)
+    if question.kind in DECISIONS:
         option = _of_kind(question, WORDS.get(_phrase(text), ()))
         return [option] if option else []
     return []
+
+
+def _several(question: Question, text: str) -> list[Option]:
+    """The options in a list with separators. A name may contain separators: none if the list can be
+    read in two ways."""
+    if len(text) > _LONGEST_LIST:
+        return []
+    pieces = re.split(r"([,;\n])", text)  # every second one is a separator
+    ways: list[set[frozenset[str]]] = [{frozenset()}]  # of reading the first words of the list
+    for end in range(1, len(pieces) // 2 + 2):
+        ways.append(set())
+        for start in range(max(0, end - _MOST_WORDS), end):
+            option = _named(question, "".join(pieces[2 * start : 2 * end - 1]))
+            ways[end] |= {way | {option.id} for way in ways[start]} if option else set()
+        if len(ways[end]) > _MOST_WAYS:
+            return []
+    ids = ways[-1].pop() if len(ways[-1]) == 1 else ()
+    return [option for option in question.options if option.id in ids]
 
 
 def _named(question: Question, text: str) -> Option | None:

@@ -21,29 +21,26 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, ClassVar, Literal
 
+from bridge.task.inputs import (
+    COMMANDS,
+    CONTENTS,
+    FOLDERS,
+    PATHS,
+    REMARKS,
+    command_lines,
+    input_of,
+    plain,
+)
 from bridge.task.shell_command import LONGEST, is_plain, line_of, readings
 
 Decision = Literal["allow", "ask", "deny"]
 
-_COMMANDS = frozenset({"command", "cmd", "script", "commands"})
-_PATHS = frozenset(
-    "file_path filePath filepath path paths notebook_path absolute_path abs_path relative_path "
-    "target_file old_path new_path move_path movePath file files filename".split()
-)
-_FOLDERS = frozenset(
-    "cwd workdir working_directory workingDirectory directory dir dir_path".split()
-)
-_REMARKS = frozenset(
-    "description title reason explanation justification kind type timeout timeout_ms timeoutMs "
-    "run_in_background is_background".split()
-)
-_CONTENTS = frozenset(
-    "content contents text diff unified_diff old_string new_string oldString newString old_str "
-    "new_str oldText newText new_source file_text replace_all replaceAll".split()
-)
 _DEPTH = 6  # levels of containers in an input; an `allow` never matches a deeper one
 _DOUBLE = re.compile(r"(^|/)(?:\*\*/)+")
 _ANY_FOLDER = re.compile(r"(^|/)(?:\*/)+")
+_SUSPECTS = 200  # values of unknown members that are read as commands
+_SUSPECT_CHARS = 16 * 1024  # of one of them; a longer one may hide a command
+_KNOWN = COMMANDS | PATHS | FOLDERS | REMARKS | CONTENTS
 _FILE_NAME = re.compile(r"\S+\.\w{1,10}")
 _MOST_MEMBERS = 2_000  # of an input
 _MOST_WORDS = 2_000  # of a command that is a list
@@ -77,19 +74,23 @@ class Rule:
 
 @dataclass(frozen=True)
 class Wish:
-    """The action that an agent requests. `paths` are real and absolute; `guesses` are values of
-    unknown members that could be paths, and paths before symbolic links. `places`: the working
-    directory, as it is written and real. `sure_of_command` and `sure_of_paths`: whether the input
-    holds nothing that could change the meaning of the commands or the paths. `cut`: it has more
-    than was read."""
+    """The action that an agent requests. `paths` are real and absolute. `suspects` and `guesses`:
+    other values that could be commands or paths, and paths before symbolic links. `places`: the
+    working directory, as it is written and real. `sure_of_command` and `sure_of_paths`: whether the
+    input holds nothing that could change the meaning of the commands or the paths. `hides_command`
+    and `hides_paths`: whether the action may have some that the input does not show. `cut`: it has
+    more than was read."""
 
     tools: tuple[str, ...]
     commands: tuple[str, ...]
+    suspects: tuple[str, ...]
     paths: tuple[str, ...]
     guesses: tuple[str, ...]
     places: tuple[str, ...]
     sure_of_command: bool
     sure_of_paths: bool
+    hides_command: bool
+    hides_paths: bool
     cut: bool = False
 
     @cached_property
@@ -98,7 +99,7 @@ class Wish:
         time, and only `deny` and `ask` need it."""
         found: set[str] = set()
         left = _MOST_READINGS
-        for command in self.commands:
+        for command in (*self.commands, *self.suspects):
             for reading in readings(command):
                 found.add(reading.casefold())
                 left -= len(reading) + 64  # the time for a short one
@@ -115,24 +116,35 @@ class Wish:
 def decide(
     rules: Iterable[Rule], subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]
 ) -> Decision:
-    """The strictest decision of the rules that match, in any order; "ask" if none matches.
+    """The strictest decision of the rules that match, in any order; "ask" if none matches. An
+    `allow` does not count if another rule could match a part that the request does not show.
 
     `subject`: the subject of a permission request; `real` makes a real path of an absolute one.
     """
     wish = _wish(subject, cwd, real)
-    said = {_said(rule, wish, cwd) for rule in rules}
+    known = list(rules)
+    said = {_said(rule, wish, cwd) for rule in known}
+    if any(_may_fit(rule, wish) for rule in known if rule.decision != "allow"):
+        said.discard("allow")
     return next((one for one in ("deny", "ask", "allow") if one in said), "ask")
 
 
 def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> Wish:
     named = (subject.get("name"), subject.get("kind"))
-    found, cut = _first_members(subject.get("input"))
-    commands = [value for name, value in found if name in _COMMANDS and isinstance(value, str)]
-    given = [value for name, value in found if name in _PATHS and isinstance(value, str)]
-    folders = [value for name, value in found if name in _FOLDERS]
-    others = [(name, value) for name, value in found if name not in _COMMANDS | _PATHS | _FOLDERS]
-    unknown = [value for name, value in others if name not in _REMARKS]
-    guesses = [value for name, value in others if name not in _REMARKS | _CONTENTS]
+    found, cut = _first_members(input_of(subject))
+    commands = [value for name, value in found if name in COMMANDS and isinstance(value, str)]
+    given = [value for name, value in found if name in PATHS and isinstance(value, str)]
+    folders = [value for name, value in found if name in FOLDERS]
+    others = [(name, value) for name, value in found if name not in COMMANDS | PATHS | FOLDERS]
+    unknown = [value for name, value in others if name not in REMARKS]
+    guesses = [value for name, value in others if name not in REMARKS | CONTENTS]
+    vague = ... in guesses or not (commands or given or guesses)
+    suspects = [*(guesses if given else unknown)]  # not the content of a file
+    if vague:  # the action may be in the words around it
+        suspects = [value for _, value in others] + [subject.get("note")]
+    texts = [one for one in suspects if isinstance(one, str)]
+    short = [one for one in texts if len(one) <= _SUSPECT_CHARS][:_SUSPECTS]
+    named_paths = [one for one in subject.get("paths") or () if isinstance(one, str)]
     paths = _Paths(cwd, real)
     limited = [*((one, LONGEST) for one in commands), *((one, _PATH_MAX) for one in given)]
     here = (cwd, real(cwd))
@@ -141,10 +153,11 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
     return Wish(
         tuple(one for one in named if isinstance(one, str)),
         tuple(command[:LONGEST] for command in commands),
+        tuple(short),
         tuple(map(paths.real, given)),
         tuple(
             path
-            for one in (*given, *likely)
+            for one in (*given, *likely, *named_paths)
             for path in (paths.real(one), _below(cwd, one), _below(cwd, _slashes(one)))
         ),
         here,
@@ -152,6 +165,8 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
         sure_of_paths=all(map(_is_literal, given))
         and not (commands or any(map(_like_a_path, guesses)))
         and at_home,
+        hides_command=len(short) < len(texts) or (not commands and (vague or "execute" in named)),
+        hides_paths=not (given or named_paths) and vague,
         cut=cut or paths.cut or any(len(one) > limit for one, limit in limited),
     )
 
@@ -162,7 +177,7 @@ def _first_members(given: Any) -> tuple[list[tuple[str, Any]], bool]:
     left = _MOST_TEXT
     members = _members(given)
     for name, value in islice(members, _MOST_MEMBERS):
-        is_read = isinstance(value, str) and name not in _REMARKS | _CONTENTS
+        is_read = isinstance(value, str) and name not in REMARKS | CONTENTS
         one = value[:left] if is_read else value
         left -= len(value) if is_read else 0
         if one not in (None, False, ""):
@@ -177,22 +192,30 @@ def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
     match value:
         case list() | dict() if depth >= _DEPTH:
             yield "", ...
-        case list() if name in _COMMANDS - {"commands"} and all(isinstance(w, str) for w in value):
-            yield name, line_of(value[:_MOST_WORDS])
-            if len(value) > _MOST_WORDS:
-                yield "", ...
+        case list() if name in COMMANDS - {"commands"} and all(isinstance(w, str) for w in value):
+            yield from _line(name, value)
         case list():
+            if value and name not in _KNOWN and all(isinstance(one, str) for one in value):
+                yield from _line(name, value)
             for one in value:
                 yield from _members(one, name, depth + 1)
         case dict():
+            yield from (("command", line) for line in command_lines(value))
             for key, one in value.items():
                 if name == "changes":  # codex lists changes by path
                     yield "path", key
                 elif "/" in key:
                     yield "", key
-                yield from _members(one, key, depth + 1)
+                yield from _members(one, plain(key), depth + 1)
         case _:
             yield name, value
+
+
+def _line(name: str, words: list[str]) -> Iterator[tuple[str, Any]]:
+    """A list of words as a command."""
+    yield name, line_of(words[:_MOST_WORDS])
+    if len(words) > _MOST_WORDS:
+        yield "", ...
 
 
 class _Paths:
@@ -242,6 +265,14 @@ def _said(rule: Rule, wish: Wish, cwd: str) -> Decision | None:
         return rule.decision
     unread = wish.cut or (rule.command is not None and not allows and not wish.readings[1])
     return "ask" if unread and not allows else None
+
+
+def _may_fit(rule: Rule, wish: Wish) -> bool:
+    """Whether the rule could match an action of which the request shows only a part."""
+    if rule.tool is not None and not any(fnmatchcase(one, rule.tool) for one in wish.tools):
+        return False
+    hides_command = rule.command is not None and wish.hides_command
+    return hides_command or (rule.path is not None and wish.hides_paths)
 
 
 def _path_fits(pattern: str, wish: Wish, cwd: str, allows: bool) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 import orjson
 
 from bridge.task.message import Message, Part
-from bridge.task.text import DATA_BYTES, STATUS_CHARS, capped, shortened
+from bridge.task.text import DATA_BYTES, STATUS_CHARS, capped, capped_object, shortened
 
 OptionKind = Literal["allow_once", "allow_always", "reject_once", "reject_always", "choice"]
 SESSION_LOST = "session-lost"
@@ -127,18 +127,24 @@ class ArtifactChunk:
 
 @dataclass(frozen=True, slots=True)
 class Option:
+    """`description`: the meaning of the choice; for `allow_always`, the later requests that it
+    covers."""
+
     id: str
     name: str
     kind: OptionKind = "choice"
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """The agent waits for the client: a permission, a choice, a plan to approve, a login.
 
-    `subject`: the object of the question (tool, input …) for programs; `free_text`: whether the
-    client may answer in its own words; `multiple`: whether it may choose several options;
-    `truncated` as in ToolCall.
+    `text` names the whole action (subject.text_of). `subject`: the object of the question (tool,
+    input …) for programs; `free_text`: whether the client may answer in its own words; `multiple`:
+    whether it may choose several options; `schema`: of the value that own words must have; `form`:
+    the id of the form that it belongs to, which one refusal closes; `patience`: seconds that it
+    waits for its answer, 0 = unlimited; `truncated` as in ToolCall.
     """
 
     id: str
@@ -149,6 +155,9 @@ class Question:
     free_text: bool = False
     multiple: bool = False
     truncated: Mapping[str, int] | None = None
+    schema: Mapping[str, Any] | None = None
+    form: str = ""
+    patience: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +361,7 @@ def bounded(event: E) -> E:
         case ToolResult():
             values = {"output": capped(event.output), "changes": _capped(event.changes)}
         case Question() if event.subject is not None:
-            values = {"subject": capped(event.subject)}
+            values = {"subject": capped_object(event.subject)}
         case Status() if len(event.text) > 4 * STATUS_CHARS:
             return replace(event, text=event.text[: 4 * STATUS_CHARS])
     sizes = {name: size for name, (_, size) in values.items() if size is not None}

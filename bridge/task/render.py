@@ -3,19 +3,20 @@ as an object for programs. A codec renders an update when it has a reader."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from bridge.task.answers import denial
 from bridge.task.artifact import ANSWER_ID
 from bridge.task.events import (
     Answer,
     Canceled,
     Done,
-    Event,
     Failed,
     Interrupted,
+    Option,
     Plan,
     Question,
     Queued,
@@ -48,7 +49,7 @@ def status_message(task: Task, update: StatusUpdate | None) -> Message | None:
     identity = f"{task.id}-{update.number}"
     if isinstance(update.event, Reply):  # it stands for the task, which the client never sees
         return Message(identity, Role.AGENT, update.event.parts, None, task.context_id)
-    text, facts = _words(update.event, update.hint)
+    text, facts = _words(update)
     if not (update.state.terminal or update.state.interrupted):
         text += "\n"  # some clients print all progress messages without a separator
     parts = (TextPart(text),)
@@ -138,9 +139,9 @@ def quick_answer(task: Task, within: float) -> Message | None:
     return Message(f"{task.id}-answer", Role.AGENT, tuple(answer.parts), task.id, task.context_id)
 
 
-def _words(event: Event, hint: str) -> Words:
+def _words(update: StatusUpdate) -> Words:
     """The text of a status message, and its facts. The text on progress is one short line."""
-    match event:
+    match event := update.event:
         case Thought(text):
             return one_line(text), {"type": "thought", "text": text}
         case Status(text, data):
@@ -155,7 +156,7 @@ def _words(event: Event, hint: str) -> Words:
             text = f"queued: {event.ahead} ahead, {event.answers} waiting for answers"
             return text, {"type": "queued", **asdict(event)}
         case Question():
-            return _question(event, hint)
+            return _question(event, update)
         case Done():
             return event.text or "", None
         case Failed(text, reason, details) if details:
@@ -197,22 +198,42 @@ def _facts(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -
     return facts
 
 
-def _question(asked: Question, hint: str) -> Words:
-    """The question; `hint` is the problem of the last answer."""
-    lines = [hint, exact(asked.text), _answers(asked)]
+def _question(asked: Question, update: StatusUpdate) -> Words:
+    """The question, after the problem of the last answer."""
+    lines = [update.hint, exact(asked.text), *_meanings(asked), _answers(asked)]
     facts: dict[str, Any] = {
         "type": "question",
         "questionId": asked.id,
         "kind": asked.kind,
-        "options": [asdict(option) for option in asked.options],
+        "options": [_option(option) for option in asked.options],
         "freeText": asked.free_text,
         "multiple": asked.multiple,
     }
+    if asked.patience:
+        until = update.time + timedelta(seconds=asked.patience)
+        facts |= {"until": _time(until), "then": "deny" if denial(asked, "") else "end"}
     if asked.subject is not None:
         facts["subject"] = asked.subject
     if asked.truncated:
         facts["truncated"] = dict(asked.truncated)
     return "\n".join(filter(None, lines)), facts
+
+
+def _option(option: Option) -> dict[str, Any]:
+    return {name: value for name, value in asdict(option).items() if value or name != "description"}
+
+
+def _meanings(asked: Question) -> Iterator[str]:
+    """The options with a description."""
+    for option in asked.options:
+        if option.description:
+            text = f"{option.name}: {option.description}"
+            yield "- " + exact(text, 2 * OPTION_CHARS).replace("\n", "\n  ")
+
+
+def _time(time: datetime) -> str:
+    """As RFC 3339, in milliseconds."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _answers(asked: Question) -> str:

@@ -255,15 +255,22 @@ class Task:
         if hint is None:
             self.asked, self.asked_at = self.asked + 1, now
         state = TaskState.AUTH_REQUIRED if question.kind == "auth" else TaskState.INPUT_REQUIRED
-        number = self._next_number()
-        return self._change(state, now, bounded(question), number, hint=hint or "", answer=answer)
+        number, asked = self._next_number(), bounded(question)
+        if question.patience:  # an answer that is not understood does not prolong the time
+            passed = (now - (self.asked_at or now)).total_seconds()
+            asked = replace(asked, patience=max(0.001, question.patience - passed))
+        return self._change(state, now, asked, number, hint=hint or "", answer=answer)
 
     def _settle(
         self, question_id: str, now: datetime, answer: Answer | None = None
     ) -> list[Update]:
         """The question is answered or withdrawn: ask the next one, or continue."""
         first = self.question
-        self.questions = [q for q in self.questions if q.id != question_id]
+        refused = answer and answer.option and answer.option.kind.startswith("reject")
+        form = next((q.form for q in self.questions if q.id == question_id and refused), "")
+        self.questions = [
+            q for q in self.questions if q.id != question_id and not (form and q.form == form)
+        ]
         if first is None or first.id != question_id:
             return []
         if self.question:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -17,8 +17,14 @@ DEPTH = 200  # levels of nested JSON; orjson reads 1024 but writes only 254
 
 # C0 and C1 controls, and the bidi controls that change the visible order of a line.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-# The same in JSON, which has no C0 controls, with the separators and the marks without a width.
-_INVISIBLE = re.compile(r"[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+# Characters that a person cannot see: those controls, characters without a width, separators of
+# lines besides newlines, fillers, tags, and variations of ASCII characters.
+_INVISIBLE = re.compile(
+    _CONTROL.pattern + r"|[\xad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2028\u2029"
+    r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb"
+    r"\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+    r"|(?<=[\x00-\x7f])[\ufe0e\ufe0f]|[\ud800-\udfff]"
+)
 # Characters that a terminal does not print: ESC sequences (CSI, OSC, DCS …) and those controls.
 _UNPRINTED = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b.|" + _CONTROL.pattern,
@@ -33,16 +39,21 @@ def readable(text: str, limit: int = MESSAGE_CHARS) -> str:
 
 
 def exact(text: str, limit: int = MESSAGE_CHARS) -> str:
-    """`text` for a person who decides about it: no part of it may hide another part. Every control
+    """`text` for a person who decides about it: no part of it may hide another part. Each invisible
     character becomes a visible mark, and a cut text says how many characters are missing."""
-    shown = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text[:limit])
+    shown = visible(text[:limit])
     left = len(text) - limit
     return f"{shown}… ({left} more characters are not shown)" if left > 0 else shown
 
 
 def escaped(line: str) -> str:
     """A line of JSON in which no character controls a terminal or the order of the others."""
-    return _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return _INVISIBLE.sub(lambda found: json.dumps(found[0])[1:-1], line)
+
+
+def visible(text: str) -> str:
+    """`text` with a mark for each character that a person cannot see."""
+    return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(text: str) -> str:
@@ -64,6 +75,19 @@ def capped(value: Any) -> tuple[Any, int | None]:
     if len(orjson.dumps(short)) > DATA_BYTES:
         short = orjson.dumps(short).decode()[:STRING_CHARS] + "…"
     return short, size
+
+
+def capped_object(subject: Mapping[str, Any]) -> tuple[Mapping[str, Any], int | None]:
+    """The subject of a question as an object that fits, and the size, as capped() returns them."""
+    fitting, size = capped(subject)
+    if isinstance(fitting, Mapping):
+        return fitting, size
+    for limit in (1_000, 200, 40) if size else ():
+        short: Mapping[str, Any] = shortened(subject, limit)
+        if len(orjson.dumps(short)) <= DATA_BYTES:
+            return short, size
+    named = {one: subject[one] for one in ("toolCallId", "name", "tool", "title") if one in subject}
+    return shortened(named, 1_000), size
 
 
 def json_object(line: bytes, join: Callable[[Any], Any] | None = None) -> dict[str, Any] | None:
@@ -102,14 +126,14 @@ def is_deep(value: Any, limit: int = DEPTH) -> bool:
     return True
 
 
-def shortened(value: Any) -> Any:
-    """`value` with each string cut to STRING_CHARS."""
+def shortened(value: Any, limit: int = STRING_CHARS) -> Any:
+    """`value` with each string cut to `limit` characters."""
     match value:
         case str():
-            return value if len(value) <= STRING_CHARS else value[:STRING_CHARS] + "…"
+            return value if len(value) <= limit else value[:limit] + "…"
         case dict():
-            return {name: shortened(member) for name, member in value.items()}
+            return {name: shortened(member, limit) for name, member in value.items()}
         case list() | tuple():
-            return [shortened(member) for member in value]
+            return [shortened(member, limit) for member in value]
         case _:
             return value

@@ -40,6 +40,7 @@ from tests.support.served import serving
 STOPS_WITHIN = 2.0  # seconds; a client that has not stopped its agent by then does not
 VARYING = {
     "ID": re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}"),
+    "QUESTION": re.compile(r"\b[0-9a-f]{8}-1\b"),
     "TIME": re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"),
     "PORT": re.compile(r"(?<=//127\.0\.0\.1:)\d+"),
 }

@@ -172,10 +172,11 @@ CLIENTS = [
         shown={
             "answer": 'Using tool: Bash\n{"bridge": {"type": "tool_call", "id": "1", "name": '
             '"Bash", "status": "running", "input": {"command": "ls"}}}\nIt is fine.',
-            "question": f'{QUESTION}\n{{"bridge": {{"type": "question", "questionId": "q", "kind": '
-            '"permission", "options": [{"id": "yes", "name": "Go on", "kind": "allow_once"}, '
+            "question": f'{QUESTION}\n{{"bridge": {{"type": "question", '
+            '"questionId": "QUESTION", "kind": "permission", "options": [{"id": "yes", '
+            '"name": "Go on", "kind": "allow_once"}, '
             '{"id": "no", "name": "Do not", "kind": "reject_once"}], "freeText": true, '
-            '"multiple": false}}',
+            '"multiple": false, "until": "TIME", "then": "deny"}}',
         },
         no={"no JSON": "it shows its model each message as JSON, with the `metadata`"},
     ),

@@ -26,7 +26,8 @@ FOLDER, STATE, ADDRESS = (
 _BLOCK = re.compile(r"(?<=```console\n)\$ cab .*?(?=```\n)", re.DOTALL)
 _ID = re.compile(
     r"(?P<before>(?:Context|--context-id|--question|toolCallId|questionId|contextId|attach)?"
-    r"[\": ]*)(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|toolu_[0-9a-f]{32})"
+    r"[\": ]*)(?P<id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|toolu_[0-9a-f]{32}"
+    r"|[0-9a-f]{8}-\d{1,3}\b)"  # a question: a part of the task's id, and a number
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
 _KINDS = {"Context": "context", "--context-id": "context", "contextId": "context"}

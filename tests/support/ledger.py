@@ -206,9 +206,10 @@ def check_told(ledger: Ledger, task_id: str, answers: dict[str, str]) -> list[st
     for question, count in Counter(question for question, _ in ledger.answers).items():
         if count > 1:
             wrong.append(f"{question} was answered {count} times")
-    for question, text in ledger.answers:
-        if answers.get(question) != text:
-            wrong.append(f"{question} was answered {text!r}, not {answers.get(question)!r}")
+    given = list(answers.values())  # in the order of the questions, which the bridge names itself
+    for number, (question, text) in enumerate(ledger.answers):
+        if given[number : number + 1] != [text]:
+            wrong.append(f"{question} was answered {text!r}, and the answers were {given}")
     if ledger.unexpected:
         wrong.append(f"the CLI read {ledger.unexpected[:3]}")
     return wrong

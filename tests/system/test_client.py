@@ -281,13 +281,13 @@ async def test_an_open_question_is_answered_in_own_words(cab: Cab) -> None:
 
 async def test_an_answer_to_a_closed_question_names_the_author_of_the_first_one(cab: Cab) -> None:
     task = (await cab.run("send", "permit q1 a\npermit q2 b\nask q3 c")).field("Task")
-    assert (await cab.run("answer", task, "--question", "q1", "no")).status == 0
-    late = await cab.run("answer", task, "--question", "q1", "yes")
+    assert (await cab.run("answer", task, "--question", f"{task[:8]}-1", "no")).status == 0
+    late = await cab.run("answer", task, "--question", f"{task[:8]}-1", "yes")
     assert (late.status, late.error) == (1, "CAB_ERR_QUESTION_CLOSED")
-    assert "answered by local: no; another question is open: q2" in late.err
+    assert f"answered by local: no; another question is open: {task[:8]}-2" in late.err
     for words in (("yes",), ("--text", "x")):
         await cab.run("answer", task, *words)
-    late = await cab.run("answer", task, "--question", "q2", "yes")
+    late = await cab.run("answer", task, "--question", f"{task[:8]}-2", "yes")
     assert (late.status, late.error) == (1, "CAB_ERR_QUESTION_CLOSED")
     assert "the task is completed" in late.err and "answered by" not in late.err
 
@@ -306,11 +306,12 @@ async def test_an_answer_that_loses_a_race_says_who_was_faster(
         port_of(server.url), (b"SendStreamingMessage", b"message:stream", b"message/stream")
     )
     async with serving(gate):
-        words = ("answer", task, "--question", "q1", "yes", "-a", gate.url, *flags)
+        question = f"{task[:8]}-1"
+        words = ("answer", task, "--question", question, "yes", "-a", gate.url, *flags)
         token = server.token_file.read_text().strip()
         process = await cab.start(*words, env={"A2ACLI_BEARER": token})
         await asyncio.wait_for(gate.reached.wait(), 20)
-        first = await cab.start("answer", task, "--question", "q1", "no")
+        first = await cab.start("answer", task, "--question", question, "no")
         if more.startswith("status"):
             await live.pid("busy")
         else:

@@ -137,7 +137,8 @@ class TurnSpans:
             case Prompted():
                 self._prompted(event, time)
             case ToolCall():
-                known.tools.setdefault(event.id, _Begun(self._number, time, event))
+                begun = known.tools.setdefault(event.id, _Begun(self._number, time, event))
+                begun.event = event  # a tool may be announced again when its input is known
             case ToolResult():
                 self._tool(known.tools.pop(event.id, None), time, event)
             case Retracted() if self._said:

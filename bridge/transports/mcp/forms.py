@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bridge.task.answers import denial
 from bridge.task.events import Option, Question
+from bridge.task.subject import question_text
 from bridge.task.text import exact
 from bridge.transports.mcp.results import OPTION_CHARS, link
 
@@ -48,7 +49,7 @@ class Form:
         return {"mode": "form", "message": self._message(), "requestedSchema": self._schema()}
 
     def _message(self) -> str:
-        asked = exact(self.question.text, FORM_CHARS)
+        asked = question_text(self.question, FORM_CHARS)
         return f"{self.asker} asks: {asked}\nOther way to answer: {link(self.task_id)}"
 
     @property
@@ -59,6 +60,11 @@ class Form:
     def _once(self) -> Option | None:
         options = self.question.options
         return next((one for one in options if one.kind == _ALLOWS_ONCE), None)
+
+    @property
+    def _takes_words(self) -> bool:
+        """Whether the answer is a text. Options are then what to do instead of an answer."""
+        return self.question.kind == "text" or not self.question.options
 
     @property
     def _names(self) -> Mapping[str, str]:
@@ -79,9 +85,11 @@ class Form:
         names = list(self._names)
         if self._only_allows:
             return {"type": "object", "properties": {}}
-        if not names:
-            answer = {"type": "string", "maxLength": TEXT_CHARS}
-            return {"type": "object", "properties": {"answer": answer}, "required": ["answer"]}
+        if self._takes_words:
+            answer: Json = {"answer": {"type": "string", "maxLength": TEXT_CHARS}}
+            others = {"instead": {"type": "string", "enum": names}} if names else {}
+            required = [] if names else ["answer"]
+            return {"type": "object", "properties": answer | others, "required": required}
         if self.question.multiple and not self._has_lists:
             boxes = {name: {"type": "boolean"} for name in names}
             return {"type": "object", "properties": boxes}
@@ -110,7 +118,9 @@ class Form:
         names = self._names
         if self._only_allows and self._once:
             return Decision((self._once.id,))
-        if not names:
+        if self._takes_words:
+            if content.get("instead") in names:
+                return Decision((names[content["instead"]],))
             answer = content.get("answer")
             fits = isinstance(answer, str) and answer.strip() and len(answer) <= TEXT_CHARS
             return Decision(text=str(answer)) if fits else "misfit"

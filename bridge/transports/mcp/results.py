@@ -16,6 +16,7 @@ from bridge.task.artifact import ANSWER_ID, LAST_WORDS
 from bridge.task.events import Failed, Interrupted, Question, TimedOut
 from bridge.task.message import TextPart
 from bridge.task.state import StatusUpdate, Task
+from bridge.task.subject import question_text
 from bridge.task.text import exact, one_line, readable
 from bridge.task.transitions import TaskState
 from bridge.transports.mcp.artifacts import SHOWN, named, words_of
@@ -174,7 +175,7 @@ def answer_of(task: Task) -> str:
 
 
 def _question(task: Task, asked: Question, answered_by: str, chars: int) -> Json:
-    shown: Json = {"question_id": asked.id, "kind": asked.kind, "text": exact(asked.text, chars)}
+    shown: Json = {"question_id": asked.id, "kind": asked.kind, "text": question_text(asked, chars)}
     if asked.options:
         shown["options"] = [
             {"id": option.id, "name": exact(option.name, OPTION_CHARS), "kind": option.kind}

@@ -69,8 +69,8 @@ async def test_requests_that_a_rule_decides_are_shown_and_not_asked(workspace: P
     assert artifact_text(task) == '["a", "Yes", "y"]\n\n["b", "No", "n"]'
     told = [said(item) for item in items if "rule" in said(item)]
     assert told == [
-        "Allowed by a rule of the operator: May I a?",
-        "Denied by a rule of the operator: May I b?",
+        "Allowed by a rule of the operator: May I a? command: git log",
+        "Denied by a rule of the operator: May I b? command: cd / && rm x",
     ]
     decided = [one for item in items if (one := facts(item)).get("type") == "decision"]
     assert [(one["decision"], one["by"]) for one in decided] == [
@@ -165,8 +165,8 @@ async def test_a_turn_that_needs_an_answer_ends_without_one(workspace: Path) -> 
     assert "cannot continue without an answer" in said(task)
 
 
-def chosen(question: str, option: str) -> list[Json]:
-    return [{"data": {"questionId": question, "optionId": option}}]
+def chosen(asked: Json, option: str) -> list[Json]:
+    return [{"data": {"questionId": facts(asked)["questionId"], "optionId": option}}]
 
 
 async def test_an_answer_in_time_is_the_only_one(workspace: Path) -> None:
@@ -177,7 +177,7 @@ async def test_an_answer_in_time_is_the_only_one(workspace: Path) -> None:
         asked = await client.send(script)
         again = await client.send("yes", taskId=asked["id"])
         assert said(again).startswith("May I b?")
-        task = await client.send(chosen("b", "n"), taskId=asked["id"])
+        task = await client.send(chosen(again, "n"), taskId=asked["id"])
     assert artifact_text(task) == '["a", "yes", "y"]["b", "", "n"]'
 
 
@@ -218,12 +218,12 @@ async def test_an_answer_for_another_question_is_none(workspace: Path) -> None:
     async with serving(workspace) as server:
         client = server.client()
         asked = await client.send(lines(permit("a", {}), permit("b", {})) + "\nanswers 2")
-        yes = [{"data": {"questionId": "a", "optionId": "y"}}]
+        yes = chosen(asked, "y")
         again = await client.send(yes, taskId=asked["id"])
         assert said(again).startswith("May I b?")
         twice = await client.send(yes, taskId=asked["id"], messageId="once more")
         assert state(twice) == "input-required" and "May I b?" in said(twice)
-        task = await client.send(chosen("b", "n"), taskId=asked["id"])
+        task = await client.send(chosen(again, "n"), taskId=asked["id"])
     assert artifact_text(task) == '["a", "", "y"]["b", "", "n"]'
 
 
@@ -275,7 +275,7 @@ async def test_the_audit_log_has_the_client_the_decision_and_the_command(
     assert {one["principal"] for one in written} == {"local"}
     assert begun["cwd"] == str(workspace) and begun["agent"] == "jsonl"
     assert tool["input"] == {"command": "x [redacted]"}
-    assert (question["question"], answer["question"]) == ("a", "a")
+    assert question["question"] == answer["question"] == f"{asked['id'][:8]}-1"
     assert (answer["options"], answer["text"]) == (["yes"], "yes")
     assert end["state"] == "completed" and of[running["id"]][-1]["state"] == "canceled"
     assert "canary" not in path.read_text() and "canary" not in server.log

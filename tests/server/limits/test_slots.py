@@ -80,9 +80,10 @@ async def test_a_task_runs_beside_eight_times_as_many_questions_as_slots(
         assert [state(one) for one in after] == ["completed"] * 8 + ["input-required"] * 8
         assert artifact_text(after[0]) == 'answered ["q", "Do not", "no"]'
         told = [one.get("metadata", {}).get("bridge", {}) for one in after[0]["history"]]
+        question = f"{task_id(after[0])[:8]}-1"
         decisions = [one for one in told if one.get("type") == "decision"]
         assert decisions == [
-            {"type": "decision", "questionId": "q", "decision": "deny", "by": "limit"}
+            {"type": "decision", "questionId": question, "decision": "deny", "by": "limit"}
         ]
         figures = await sessions(server)
         assert figures["waiting"] == figures["waitingLimit"] == 8

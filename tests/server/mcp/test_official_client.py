@@ -77,7 +77,7 @@ async def test_all_tools(server: Server, revision: str) -> None:
         assert [one["id"] for one in agents] == ["jsonl"]
         asked = task_of(await client.call_tool("delegate", {"prompt": "ask q Which?\ntext  ended"}))
         named = {"task_id": asked["task_id"]}
-        given = {**named, "question_id": "q", "text": "this"}
+        given = {**named, "question_id": asked["question"]["question_id"], "text": "this"}
         assert not (await client.call_tool("answer", given)).is_error
         waiting = {**named, "after": 100, "wait_seconds": 5}
         assert task_of(await client.call_tool("wait", waiting))["state"] == "completed"

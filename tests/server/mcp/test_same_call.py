@@ -178,7 +178,11 @@ async def test_waiting_calls_count_as_streams(workspace: Path, server: Server) -
     calling = asyncio.ensure_future(client.tool("wait", waiting))
     while manager.quotas._streams["local"] < 1:
         await asyncio.wait([calling], timeout=0.05)
-    given = {"task_id": asked["task_id"], "question_id": "q", "text": "this"}
+    given = {
+        "task_id": asked["task_id"],
+        "question_id": asked["question"]["question_id"],
+        "text": "this",
+    }
     await client.tool("answer", given)
     assert shown(await calling)["state"] in ("working", "completed")
     assert manager.quotas._streams["local"] == 0

@@ -136,7 +136,7 @@ async def test_every_result_fits_its_schema(client: Mcp) -> None:
     done = shown(await client.tool("delegate", {"prompt": "text a\nstatus b\ndone"}))
     asks = shown(await client.tool("delegate", {"prompt": "ask q Which one?"}))
     named = {"task_id": asks["task_id"]}
-    answered = {**named, "question_id": "q", "text": "this"}
+    answered = {**named, "question_id": asks["question"]["question_id"], "text": "this"}
     calls: list[tuple[str, Json]] = [
         ("list_agents", {}),
         ("wait", {**named, "wait_seconds": 0}),
@@ -161,8 +161,8 @@ async def test_no_result_is_large(client: Mcp, word: str) -> None:
     asked = f"{word} " * 5_000
     script = f"repeat 50000 {word}\nask q {asked}\nrepeat 50000 {word} "
     done = await client.tool("delegate", {"prompt": script})
-    task_id = shown(done)["task_id"]
-    answer = {"task_id": task_id, "question_id": "q", "text": "go on"}
+    task_id, question = shown(done)["task_id"], shown(done)["question"]["question_id"]
+    answer = {"task_id": task_id, "question_id": question, "text": "go on"}
     results = [
         done,
         await client.tool("answer", answer),

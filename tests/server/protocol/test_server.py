@@ -94,7 +94,7 @@ async def test_a_blocking_send_answers_when_the_agent_asks(client: Client) -> No
     assert state(task) == "input-required"
     assert said(task).startswith("May I?")
     question = facts(task)
-    assert (question["type"], question["questionId"]) == ("question", "q-1")
+    assert (question["type"], question["questionId"]) == ("question", f"{task['id'][:8]}-1")
     assert [option["id"] for option in question["options"]] == ["yes", "no"]
     task = await client.send("go on", taskId=task["id"])
     assert state(task) == "completed"
@@ -103,7 +103,7 @@ async def test_a_blocking_send_answers_when_the_agent_asks(client: Client) -> No
 
 async def test_an_answer_by_option_id_reaches_the_agent(client: Client) -> None:
     task = await client.send("permit q-1 May I?")
-    data: Json = {"questionId": "q-1", "optionId": "no"}
+    data: Json = {"questionId": facts(task)["questionId"], "optionId": "no"}
     part = {"kind": "data", "data": data} if client.version == "0.3" else {"data": data}
     task = await client.send([part], taskId=task["id"], contextId=task["contextId"])
     assert artifact_text(task) == 'answered ["q-1", "", "no"]'

@@ -9,7 +9,7 @@ from typing import Any
 
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
 from bridge.server import registry
-from bridge.task.answers import read_answer
+from bridge.task.answers import hint, read_answer
 from bridge.task.events import (
     ENDINGS,
     SESSION_LOST,
@@ -858,16 +858,22 @@ def test_a_permission_is_asked_for_and_its_tool_announced() -> None:
     assert call == ToolCall("t1", "rm x", {"command": "rm -r x"})
     assert isinstance(question, Question)
     assert question.kind == "permission"
-    assert question.text == "The agent asks for permission: rm x\nrm -r x\n/w"
+    assert question.text == "The agent asks for permission: rm x\ncommand: rm -r x\npath: /w"
     assert question.options == (
-        Option("x1", "Always", "allow_always"),
+        Option(
+            "x1", "Always", "allow_always", "The agent decides which later requests this covers"
+        ),
         Option("x2", "Once", "allow_once"),
         Option("x3", "No", "reject_once"),
     )
     assert question.subject == {
         "toolCallId": "t1",
         "name": "rm x",
+        "tool": "rm x",
+        "title": "The agent asks for permission: rm x",
         "kind": "execute",
+        "command": "rm -r x",
+        "paths": ["/w"],
         "input": {"command": "rm -r x"},
     }
     assert talk.written() == []
@@ -891,7 +897,8 @@ def test_an_answer_is_the_option_of_the_kind_that_was_meant(
 def test_the_client_sees_the_diff_of_an_edit_that_it_decides_about() -> None:
     diff = {"type": "diff", "path": "/w/x", "oldText": "a\n", "newText": "b\n"}
     question = Talk().begun().question(kind="edit", content=[diff])
-    assert "-a\n+b\n" in question.text
+    assert question.text.endswith("\n-a\n+b")
+    assert question.subject and question.subject["changes"][0].endswith("\n-a\n+b\n")
 
 
 def test_two_permissions_at_once_are_two_questions() -> None:
@@ -1170,7 +1177,8 @@ def test_claude_s_question_is_a_choice_with_room_for_own_words(said: str, conten
         question_0_custom={"type": "string", "title": "Other"},
     )
     assert (question.kind, question.text, question.free_text) == ("choice", "Which colour?", True)
-    assert question.options == (Option("Red", "Red — r"), Option("Blue", "Blue — b"))
+    assert question.options[:2] == (Option("Red", "Red — r"), Option("Blue", "Blue — b"))
+    assert [option.id for option in question.options[2:]] == ["(empty)", "(decline)"]
     talk.answer(question, said)
     assert talk.written()[0]["result"] == {"action": "accept", "content": content}
 
@@ -1201,12 +1209,12 @@ def test_a_form_is_answered_when_all_of_its_members_are() -> None:
     )
     assert [question.text for question in asked][:2] == [
         "Which colour?\nYour name",
-        "Which colour?\nage",
+        "Which colour?\nage\n(The answer is a whole number.)",
     ]
     for question, said in zip(asked, ["Ann", "7", "1.5", "yes", "Red, Blue", "b"], strict=True):
         assert talk.written() == []
         if question.multiple:
-            chosen = question.options
+            chosen = question.options[:2]
             talk.adapter.answer(question, Answer(question.id, said, chosen))
         else:
             talk.answer(question, said)
@@ -1221,6 +1229,96 @@ def test_a_form_is_answered_when_all_of_its_members_are() -> None:
             "one": "b",
         },
     }
+
+
+def members(schema: Json, talk: Talk | None = None) -> list[Question]:
+    asked = elicit(talk or Talk().begun(), mode="form", message="M", requestedSchema=schema)
+    assert all(isinstance(one, Question) for one in asked)
+    return asked
+
+
+def test_an_optional_member_may_stay_empty_and_a_default_may_be_kept() -> None:
+    talk = Talk().begun()
+    properties = {"a": {"type": "string"}, "b": {"type": "integer", "default": 7}, "c": {}}
+    asked = members({"properties": properties, "required": ["c"]}, talk)
+    names = [[option.name for option in question.options] for question in asked]
+    decline = "Decline the whole form"
+    assert names == [["Leave it empty", decline], ["Keep the default: 7", decline], [decline]]
+    for question, said in zip(asked, ["leave it empty", "(default)", "c!"], strict=True):
+        talk.answer(question, said)
+    content = {"b": 7, "c": "c!"}
+    assert talk.written()[0]["result"] == {"action": "accept", "content": content}
+
+
+def test_one_refusal_declines_the_whole_form_at_once() -> None:
+    talk = Talk().begun()
+    first, second, _ = members({"properties": {"a": {}, "b": {"enum": ["no"]}, "c": {}}}, talk)
+    talk.answer(first, "x")
+    assert talk.written() == []
+    talk.answer(second, "Decline the whole form")
+    assert talk.written()[0]["result"] == {"action": "decline"}
+    assert first.form == second.form != ""
+
+
+@each(
+    ("schema", "wrong", "right", "value"),
+    [
+        ({"type": "integer"}, "seven", " 7 ", 7),
+        ({"type": "integer"}, "7.5", "-7", -7),
+        ({"type": "number", "minimum": 1, "maximum": 2}, "2.5", "1.5", 1.5),
+        ({"type": "number"}, "nan", "1e3", 1000.0),
+        ({"type": ["integer", "null"]}, "x", "1", 1),
+        ({"type": "string", "minLength": 3}, "ab", "abc", "abc"),
+        ({"type": "string", "maxLength": 3}, "abcd", "abc", "abc"),
+        ({"type": "string", "format": "email"}, "ann", "ann@x.test", "ann@x.test"),
+        ({"type": "string", "format": "date"}, "today", "2026-01-31", "2026-01-31"),
+        ({"type": "string", "format": "uri"}, "x", "https://x.test", "https://x.test"),
+        ({"type": "array", "items": {"type": "integer"}}, "1,b", "1, 2", [1, 2]),
+    ],
+)
+def test_own_words_must_be_a_value_of_the_member(
+    schema: Json, wrong: str, right: str, value: Any
+) -> None:
+    talk = Talk().begun()
+    (question,) = members({"properties": {"a": schema}, "required": ["a"]}, talk)
+    message = Message("a", Role.USER, (TextPart(wrong),))
+    assert read_answer(question, message) is None
+    assert "none of the possible answers" not in hint(question, message)
+    talk.answer(question, right)
+    assert talk.written()[0]["result"]["content"] == {"a": value}
+
+
+@each(
+    ("schema", "said", "value"),
+    [
+        ({"type": "integer", "enum": [1, 2]}, "2", 2),
+        ({"oneOf": [{"const": 1.5, "title": "One and a half"}]}, "one and a half", 1.5),
+        ({"enum": ["a", "b"], "enumNames": ["First", "Second"]}, "second", "b"),
+        ({"type": "boolean"}, "no", False),
+        ({"type": "array", "items": {"enum": ["a, b", "c", "d"]}}, "a, b, d", ["a, b", "d"]),
+        ({"type": "array", "items": {"enum": [1, 2, 3]}}, "1;3", [1, 3]),
+    ],
+)
+def test_a_choice_keeps_the_type_of_its_value(schema: Json, said: str, value: Any) -> None:
+    talk = Talk().begun()
+    (question,) = members({"properties": {"a": schema}, "required": ["a"]}, talk)
+    talk.answer(question, said)
+    assert talk.written()[0]["result"]["content"] == {"a": value}
+
+
+def test_a_type_that_may_be_null_is_no_choice() -> None:
+    kinds = [{"type": "string"}, {"type": "null"}]
+    (question,) = members({"properties": {"a": {"anyOf": kinds}}, "required": ["a"]})
+    assert (question.kind, len(question.options)) == ("text", 1)
+
+
+@each(("word", "action"), [("yes", "accept"), ("no", "decline")])
+def test_a_form_without_members_asks_for_a_permission(word: str, action: str) -> None:
+    talk = Talk().begun()
+    (question,) = members({"type": "object", "properties": {}}, talk)
+    assert (question.kind, question.text) == ("permission", "M")
+    talk.answer(question, word)
+    assert talk.written()[0]["result"]["action"] == action
 
 
 def test_an_address_is_to_be_visited() -> None:

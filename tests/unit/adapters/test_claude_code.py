@@ -476,23 +476,35 @@ def test_a_permission_shows_the_command_and_its_choices() -> None:
         permission_suggestions=SUGGESTIONS,
         decision_reason="outside",
     )
-    assert asked.id == "r1"
+    assert asked.id == "task-1"
     assert asked.kind == "permission"
-    assert asked.text == "Claude Code asks to use Bash: make\n(outside)"
+    assert asked.text == "Claude Code asks to use Bash: make\ndescription: build\n(outside)"
     kinds = [(option.id, option.kind) for option in asked.options]
     assert kinds == [
         ("allow", "allow_once"),
         ("allow_always", "allow_always"),
         ("deny", "reject_once"),
     ]
-    assert asked.subject == {"toolCallId": "t1", "name": "Bash", "input": COMMAND}
+    assert asked.subject == {
+        "toolCallId": "t1",
+        "name": "Bash",
+        "tool": "Bash",
+        "title": "Claude Code asks to use Bash: make",
+        "command": "make",
+        "note": "outside",
+        "input": COMMAND,
+    }
+    assert asked.options[1].description == (
+        "no more questions in this conversation about the command `make`; "
+        "every change of a file in its directories"
+    )
     assert not asked.free_text
 
 
 def test_without_suggestions_there_is_no_always() -> None:
     (asked,) = ask(running(), "mcp__x", {"a": 1})
     assert [option.id for option in asked.options] == ["allow", "deny"]
-    assert asked.text == 'Claude Code asks to use mcp__x with {"a":1}'
+    assert asked.text == "Claude Code asks to use mcp__x\na: 1"
 
 
 def test_allow_echoes_the_input() -> None:
@@ -541,7 +553,7 @@ def test_a_withdrawn_question_cannot_be_answered() -> None:
     one = running()
     (asked,) = ask(one, "Bash", COMMAND)
     withdrawn = say(one, type="control_cancel_request", request_id="r1")
-    assert withdrawn == [QuestionWithdrawn("r1")]
+    assert withdrawn == [QuestionWithdrawn("task-1")]
     assert reply(one, asked, "allow") is None
     assert say(one, type="control_cancel_request", request_id="r1") == []
 
@@ -581,7 +593,7 @@ QUESTIONS = [
 def test_several_questions_are_answered_with_one_response() -> None:
     one = running()
     first, second = ask(one, "AskUserQuestion", {"questions": QUESTIONS, "more": 1})
-    assert (first.id, second.id) == ("r1", "r1/1")
+    assert (first.id, second.id) == ("task-1", "task-2")
     assert (first.multiple, second.multiple) == (False, True)
     assert first.options == (Option("A", "A"), Option("B", "B"))
     assert reply(one, first, text="neither") is None
@@ -599,12 +611,90 @@ def test_all_questions_of_a_request_are_withdrawn_with_it() -> None:
     one = running()
     ask(one, "AskUserQuestion", {"questions": QUESTIONS})
     withdrawn = say(one, type="control_cancel_request", request_id="r1")
-    assert withdrawn == [QuestionWithdrawn("r1"), QuestionWithdrawn("r1/1")]
+    assert withdrawn == [QuestionWithdrawn("task-1"), QuestionWithdrawn("task-2")]
 
 
 def test_a_question_without_questions_is_a_permission() -> None:
     (asked,) = ask(running(), "AskUserQuestion", {})
     assert asked.kind == "permission"
+
+
+def control(to: Adapter, **request: Any) -> list[Question]:
+    asked = say(to, type="control_request", request_id="r1", request=request)
+    assert all(isinstance(one, Question) for one in asked)
+    return [one for one in asked if isinstance(one, Question)]
+
+
+def elicit(to: Adapter, **request: Any) -> list[Question]:
+    known = {"mcp_server_name": "shop", "message": "Which?", "mode": "form"}
+    return control(to, subtype="elicitation", **{**known, **request})
+
+
+def test_a_form_of_an_mcp_server_is_asked_and_answered() -> None:
+    one = running()
+    properties = {"size": {"type": "string", "enum": ["S", "L"]}, "count": {"type": "integer"}}
+    size, count = elicit(
+        one, requested_schema={"type": "object", "properties": properties, "required": ["size"]}
+    )
+    assert size.text == "The MCP server shop asks:\nWhich?\nsize"
+    assert reply(one, size, "L") is None
+    assert reply(one, count, text="3") == {"action": "accept", "content": {"size": "L", "count": 3}}
+
+
+def test_a_form_of_an_mcp_server_may_be_declined_and_is_cancelled_by_nobody() -> None:
+    one = running()
+    (asked,) = elicit(one, requested_schema={"properties": {"size": {"type": "string"}}})
+    assert lines(one) == []
+    assert reply(one, asked, "(decline)") == {"action": "decline"}
+    (asked,) = elicit(one, title="Delete it", description="for good", requested_schema=None)
+    assert asked.kind == "permission"
+    assert "Delete it" in asked.text and "for good" in asked.text
+    assert reply(one, asked, "accept") == {"action": "accept", "content": {}}
+    assert reply(one, elicit(one)[0], "decline") == {"action": "decline"}
+
+
+def test_an_address_of_an_mcp_server_is_to_be_visited() -> None:
+    one = running()
+    (asked,) = elicit(one, mode="url", url="https://x.test/login")
+    assert (asked.kind, asked.subject) == ("auth", {"url": "https://x.test/login"})
+    assert asked.text.endswith("\nhttps://x.test/login")
+    assert reply(one, asked, "accept") == {"action": "accept"}
+
+
+def test_an_elicitation_that_the_cli_takes_back_is_withdrawn() -> None:
+    one = running()
+    (asked,) = elicit(one)
+    withdrawn = say(one, type="control_cancel_request", request_id="r1")
+    assert withdrawn == [QuestionWithdrawn(asked.id)]
+
+
+DIALOG = {"title": "Retry?", "options": [{"label": "Again", "value": {"retry": True}}, "stop"]}
+
+
+@each(
+    ("options", "text", "response"),
+    [
+        (("Again",), "", {"behavior": "completed", "result": {"retry": True}}),
+        (("stop",), "", {"behavior": "completed", "result": "stop"}),
+        (("(dismiss)",), "", {"behavior": "cancelled"}),
+        ((), '{"model": "x"}', {"behavior": "completed", "result": {"model": "x"}}),
+        ((), "later", {"behavior": "completed", "result": "later"}),
+    ],
+)
+def test_a_dialog_of_the_cli_is_asked(options: tuple[str, ...], text: str, response: Any) -> None:
+    one = running()
+    request = {"dialog_kind": "refusal", "payload": DIALOG, "tool_use_id": "t1"}
+    (asked,) = control(one, subtype="request_user_dialog", **request)
+    assert asked.text.startswith("Claude Code shows the dialog refusal\n")
+    assert "title: Retry?" in asked.text
+    assert reply(one, asked, *options, text=text) == response
+
+
+def test_an_id_that_the_cli_uses_twice_names_two_questions() -> None:
+    one = running()
+    (first,) = ask(one, "Bash", {"command": "ls"})
+    (second,) = ask(one, "Bash", {"command": "rm -rf /"})
+    assert first.id != second.id
 
 
 def test_requests_that_the_bridge_does_not_serve_are_refused() -> None:

@@ -963,12 +963,18 @@ def test_a_command_is_allowed_or_not(word: str, decision: str) -> None:
     talk.item(COMMAND)
     rule: Any = {"acceptWithExecpolicyAmendment": {"execpolicy_amendment": ["rm"]}}
     question = talk.command(availableDecisions=["accept", rule, "cancel"])
-    assert (question.kind, question.text) == ("permission", "Codex asks to run: rm x")
+    assert (question.kind, question.text) == (
+        "permission",
+        "Codex asks to run: rm x\ncwd: /workspace",
+    )
     kinds = [option.kind for option in question.options]
     assert kinds == ["allow_once", "allow_always", "reject_once"]
     assert question.subject == {
         "toolCallId": "c1",
         "name": "exec_command",
+        "tool": "exec_command",
+        "title": "Codex asks to run: rm x",
+        "command": "rm x",
         "input": {"command": "rm x", "cwd": "/workspace"},
     }
     talk.answer(question, word)
@@ -980,18 +986,23 @@ def test_a_command_is_allowed_or_not(word: str, decision: str) -> None:
 @each(
     ("params", "text"),
     [
-        ({"reason": "to clean up"}, "run: rm x\n(to clean up)"),
-        ({"cwd": "/elsewhere"}, "run: rm x\nin /elsewhere"),
+        ({"reason": "to clean up"}, "run: rm x\ncwd: /workspace\n(to clean up)"),
+        ({"cwd": "/elsewhere"}, "run: rm x\ncwd: /elsewhere"),
         ({"cwd": None, "command": None}, "run a command"),
         (
             {"networkApprovalContext": {"host": "a.org", "protocol": "https"}},
-            "reach https://a.org, in order to run: rm x",
+            "reach https://a.org, in order to run: rm x\ncwd: /workspace\n"
+            "networkApprovalContext.host: a.org\nnetworkApprovalContext.protocol: https",
         ),
         (
             {"kind": "writeStdin"},
-            "write to the input of a command that it was allowed to run: rm x",
+            "write to the input of a command that it was allowed to run: rm x\ncwd: /workspace",
         ),
-        ({"additionalPermissions": {"a": 1}}, 'run: rm x\nwith more permissions: {"a":1}'),
+        (
+            {"additionalPermissions": {"a": 1}},
+            "run: rm x\nadditionalPermissions.a: 1\ncwd: /workspace",
+        ),
+        ({"brandNew": "hidden"}, "run: rm x\nbrandNew: hidden\ncwd: /workspace"),
     ],
 )
 def test_a_question_has_its_text_and_its_options(params: Json, text: str) -> None:
@@ -1002,8 +1013,9 @@ def test_an_approval_of_changes_shows_them() -> None:
     talk = Talk().running()
     talk.item(CHANGE)
     question = talk.question("item/fileChange/requestApproval", itemId="f1", reason=None)
-    assert question.text.startswith("Codex asks to change files\n--- /dev/null\n+++ /workspace/new")
-    assert "-x\n+y\n" in question.text
+    assert question.text.startswith("Codex asks to change files\nchanges[0].kind.type: add\n")
+    assert "\n--- /dev/null\n+++ /workspace/new" in question.text
+    assert question.text.endswith("\n-x\n+y")
     talk.answer(question, "yes")
     assert talk.result() == {"decision": "accept"}
 
@@ -1011,7 +1023,9 @@ def test_an_approval_of_changes_shows_them() -> None:
 def test_an_approval_of_changes_may_be_for_a_whole_folder() -> None:
     talk = Talk().running()
     question = talk.question("item/fileChange/requestApproval", itemId="?", grantRoot="/data")
-    assert question.text == "Codex asks to write to /data from now on"
+    assert question.text == (
+        "Codex asks to write to /data from now on\nchanges: (empty)\ngrantRoot: /data"
+    )
 
 
 def test_changes_of_an_unknown_thread_are_shown_too() -> None:
@@ -1035,7 +1049,7 @@ def test_additional_permissions_are_granted_as_requested(word: str, result: Json
     question = talk.question(
         "item/permissions/requestApproval", permissions=wanted, reason="to fetch"
     )
-    assert 'network: {"enabled":true}' in question.text
+    assert "network.enabled: true" in question.text
     talk.answer(question, word)
     assert talk.result() == result
 
@@ -1200,7 +1214,7 @@ def test_a_tool_of_an_mcp_server_is_allowed_or_not(word: str, result: Json) -> N
     question = talk.question(
         "mcpServer/elicitation/request", **elicitation(_meta=meta, requestedSchema={})
     )
-    assert (question.kind, question.text) == ("permission", 'Sure?\n{"who":"x"}')
+    assert (question.kind, question.text) == ("permission", "Sure?\n  Tool: demo.greet\nwho: x")
     assert question.subject
     assert question.subject["name"] == "demo.greet"
     talk.answer(question, word)

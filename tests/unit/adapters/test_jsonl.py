@@ -177,7 +177,7 @@ def test_a_cancel_names_the_task_and_waits_for_nothing() -> None:
         ({"type": "rejected"}, Rejected("The agent rejected the task.")),
         (
             {"type": "auth_required", "id": "a", "text": "Log in."},
-            Question("a", "auth", "Log in.", free_text=True),
+            Question("t-1-1", "auth", "Log in.", free_text=True),
         ),
         ({"type": "message", "text": "hi"}, Reply((TextPart("hi"),))),
         (
@@ -242,9 +242,9 @@ def test_a_question_with_kinds_is_a_permission() -> None:
     ]
     asked = question(options=options, data={"k": 1})
     assert asked == Question(
-        "q",
+        "t-1-1",
         "permission",
-        "?",
+        "?\nk: 1",
         (
             Option("a", "Yes", "allow_once"),
             Option("b", "Always", "allow_always"),
@@ -255,6 +255,39 @@ def test_a_question_with_kinds_is_a_permission() -> None:
         {"k": 1},
         free_text=True,
     )
+
+
+def test_an_id_that_the_program_uses_twice_names_two_questions() -> None:
+    """Else the second click of a double click would answer a question that nobody has seen."""
+    one = running()
+    first, second = (say(one, type="question", id="q", text=text)[0] for text in ("ls?", "rm?"))
+    assert isinstance(first, Question) and isinstance(second, Question)
+    assert first.id != second.id
+    one.answer(second, Answer(second.id, "yes"))
+    assert written(one)["questionId"] == "q"
+    prompt(one)
+    (third,) = say(one, type="question", id="q", text="again?")
+    assert isinstance(third, Question)
+    assert third.id not in (first.id, second.id)
+
+
+def test_the_questions_of_two_tasks_of_a_conversation_have_different_ids() -> None:
+    """Also if the program was started again in between."""
+    asked = []
+    for task in ("4f1c9a52-0001", "93bb61f0-0002"):
+        one = adapter()
+        one.prompt(Prompt(task, "c-1", MESSAGE))
+        asked += say(one, type="question", id="q", text="?")
+    first, second = asked
+    assert isinstance(first, Question) and isinstance(second, Question)
+    assert first.id != second.id
+
+
+def test_the_text_of_a_permission_has_the_data_that_programs_get() -> None:
+    allow = [{"id": "a", "name": "Yes", "kind": "allow_once", "description": "this time"}]
+    asked = question(options=allow, data={"name": "http", "input": {"method": "DELETE"}})
+    assert asked.text == "?\nmethod: DELETE"
+    assert asked.options[0].description == "this time"
 
 
 def test_a_question_without_kinds_is_a_choice_and_without_options_wants_words() -> None:

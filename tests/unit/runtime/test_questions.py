@@ -15,6 +15,7 @@ from tests.support.cases import each
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 WITHIN = 60.0
+NEW = timedelta(0)  # since the question was asked
 ALLOW, DENY = Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once")
 COMMAND = {"name": "Bash", "input": {"command": "make"}}
 BASH = Question("q", "permission", "Run make?", (ALLOW, DENY), COMMAND)
@@ -89,8 +90,9 @@ def test_project_files_are_asked_about_and_may_be_an_obstacle() -> None:
 async def test_a_question_without_an_answer_times_out_once() -> None:
     questions = Questions((), TRUSTING, timeout=0.01)
     heard: asyncio.Queue[str] = asyncio.Queue()
-    questions.watch(BASH, lambda text, by: heard.put_nowait(by))
-    assert questions.watched is BASH
+    asked = questions.timed(BASH)
+    questions.watch(asked, NEW, lambda text, by: heard.put_nowait(by))
+    assert questions.watched is asked
     async with asyncio.timeout(WITHIN):
         assert await heard.get() == "timeout"
     assert heard.empty()
@@ -99,18 +101,27 @@ async def test_a_question_without_an_answer_times_out_once() -> None:
 async def test_the_timer_stops_with_its_question() -> None:
     questions = Questions((), TRUSTING, timeout=0.01)
     heard: asyncio.Queue[str] = asyncio.Queue()
-    questions.watch(BASH, lambda text, by: heard.put_nowait("first"))
-    questions.watch(None, lambda text, by: None)
-    questions.watch(OPEN, lambda text, by: heard.put_nowait("second"))
+    questions.watch(questions.timed(BASH), NEW, lambda text, by: heard.put_nowait("first"))
+    questions.watch(None, NEW, lambda text, by: None)
+    questions.watch(questions.timed(OPEN), NEW, lambda text, by: heard.put_nowait("second"))
     async with asyncio.timeout(WITHIN):
         assert await heard.get() == "second"
     assert heard.empty()
-    questions.watch(BASH, lambda text, by: heard.put_nowait("closed"))
+    questions.watch(questions.timed(BASH), NEW, lambda text, by: heard.put_nowait("closed"))
     questions.close()
     other = Questions((), TRUSTING, timeout=0.02)
-    other.watch(BASH, lambda text, by: heard.put_nowait("last"))
+    other.watch(other.timed(BASH), NEW, lambda text, by: heard.put_nowait("last"))
     async with asyncio.timeout(WITHIN):
         assert await heard.get() == "last"
+
+
+async def test_a_restart_does_not_prolong_the_time_of_a_question() -> None:
+    """An hour is left of the patience, or nothing: the question has waited for all of it."""
+    hour = Questions((), TRUSTING, timeout=3600.0)
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    hour.watch(hour.timed(BASH), timedelta(hours=2), lambda text, by: heard.put_nowait(text))
+    async with asyncio.timeout(WITHIN):
+        assert "within 3600 s" in await heard.get()
 
 
 def test_a_timeout_denies_or_ends_the_turn() -> None:

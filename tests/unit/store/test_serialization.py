@@ -86,7 +86,7 @@ LOOSE: dict[tuple[type, str], st.SearchStrategy[Any]] = {
     (ArtifactChunk, "parts"): st.lists(PARTS, max_size=3).map(tuple),
     (Reply, "parts"): st.lists(PARTS, max_size=3).map(tuple),
 }
-FREE = {"data", "metadata", "subject", "extra", "details"}  # JSON objects, or nothing
+FREE = {"data", "metadata", "subject", "extra", "details", "schema"}  # JSON objects, or nothing
 
 
 def made(kind: type[Any]) -> st.SearchStrategy[Any]:

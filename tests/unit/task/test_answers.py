@@ -382,3 +382,51 @@ def test_a_bare_word_right_after_a_later_question_is_hasty(
 ) -> None:
     message = Message("m", Role.USER, parts)
     assert is_hasty(message, asked, timedelta(milliseconds=milliseconds)) is hasty
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+NAMES = ("a, b", "c", "d; e", "d")
+
+
+@each(
+    ("text", "ids"),
+    [
+        ("c", ["c"]),
+        ("a, b", ["a, b"]),
+        ('"a, b", "c"', ["a, b", "c"]),
+        ("c; a, b\nd", ["a, b", "c", "d"]),
+        ("d; e, c", ["c", "d; e"]),
+        ("c, c", ["c"]),
+        ("a", None),
+        ("a, c", None),
+        ("c,", None),
+        ("c, " * 5_000, None),
+    ],
+)
+def test_an_option_in_a_list_may_have_separators_in_its_name(
+    text: str, ids: list[str] | None
+) -> None:
+    options = tuple(Option(name, name) for name in NAMES)
+    assert chosen(Question("q", "choice", "?", options, multiple=True), text) == ids
+
+
+def test_a_list_with_two_meanings_is_not_understood() -> None:
+    options = tuple(Option(name, name) for name in ("a", "b", "a, b"))
+    question = Question("q", "choice", "?", options, multiple=True)
+    assert chosen(question, "a, b") is None
+    assert chosen(question, "b") == ["b"]
+    assert chosen(question, data(optionIds=["a, b"])) == ["a, b"]
+
+
+def test_a_no_with_a_reason_is_no_refusal_of_a_choice() -> None:
+    options = (Option("false", "No"), Option("(decline)", "Decline the form", "reject_once"))
+    assert chosen(Question("q", "choice", "?", options), "no, thanks") is None
+    assert chosen(Question("q", "permission", "?", options), "no, thanks") == ["(decline)"]
+
+
+def test_a_hint_says_which_value_is_needed() -> None:
+    question = Question("q", "text", "?", free_text=True, schema={"type": "integer", "minimum": 1})
+    assert hint(question, message("x")) == (
+        '"x" is not a whole number from 1, so nothing was decided.'
+    )

@@ -7,7 +7,7 @@ import random
 import re
 import typing
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -453,6 +453,45 @@ def test_a_question_is_asked_in_words_and_in_data() -> None:
         "subject": {"name": "Bash"},
     }
     assert one.question is asked
+
+
+def test_a_question_says_until_when_it_waits_and_what_happens_then() -> None:
+    no = Option("no", "No", "reject_once", "and tell it why")
+    one = task()
+    (update,) = apply(one, Question("q", "permission", "May I?", (YES, no), patience=90.5))
+    assert (data(update)["until"], data(update)["then"]) == ("2026-01-02T03:05:35.500Z", "deny")
+    assert data(update)["options"][1]["description"] == "and tell it why"
+    assert "\n- No: and tell it why\n" in said(update)
+    again = NotUnderstood(Message("m", Role.USER, (TextPart("eh"),)), "Not understood.")
+    (update,) = one.apply(again, NOW + timedelta(seconds=60))
+    assert isinstance(update, StatusUpdate)
+    assert data(update)["until"] == "2026-01-02T03:05:35.500Z"
+    (update,) = apply(task(), Question("q", "text", "Which?", free_text=True, patience=60))
+    assert data(update)["then"] == "end"
+    (update,) = apply(task(), Question("q", "text", "Which?", free_text=True))
+    assert not {"until", "then"} & data(update).keys()
+
+
+def test_one_refusal_closes_all_questions_of_a_form() -> None:
+    no = Option("no", "No", "reject_once")
+    form = [Question(name, "text", name, (YES, no), form="f") for name in "abc"]
+    one = task()
+    apply(one, *form, Question("d", "text", "d"))
+    apply(one, Answered(Answer("a", "yes", (YES,))))
+    assert [question.id for question in one.questions] == ["b", "c", "d"]
+    apply(one, Answered(Answer("b", "no", (no,))))
+    assert [question.id for question in one.questions] == ["d"]
+
+
+def test_a_subject_that_is_too_large_stays_an_object() -> None:
+    given = {f"m{number}": "x" * 3_000 for number in range(100)}
+    for subject in (
+        {"name": "Bash", "input": given},
+        {"name": "Bash", "input": ["y" * 90] * 9_000},
+    ):
+        (update,) = apply(task(), Question("q", "permission", "?", subject=subject))
+        assert data(update)["subject"]["name"] == "Bash"
+        assert len(orjson.dumps(data(update))) < 20_000
 
 
 def test_nothing_in_a_question_can_hide_anything_else() -> None:

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.adapter.wish import subject_of
 from bridge.task.events import Option, Question
+from bridge.task.subject import text_of
 from bridge.transports.mcp.forms import Decision, Form
 from bridge.transports.mcp.results import cut, size_of
 
@@ -142,3 +144,22 @@ def test_a_cut_text_is_a_beginning_that_fits(text: str, limit: int) -> None:
     assert size_of(kept) - 2 <= limit
     if size_of(text) - 2 <= limit:
         assert kept == text
+
+
+def test_no_member_of_an_action_is_hidden_behind_a_long_one() -> None:
+    given = {"a": "x" * 5_000, "b": "y" * 5_000, "method": "DELETE"}
+    subject = subject_of("http", "It asks to use http", given)
+    message = form(ONCE, NO, text=text_of(subject), subject=subject).params()["message"]
+    assert "method: DELETE" in message
+    assert message.count("more characters are not shown") == 2
+
+
+def test_a_text_may_have_options_instead_of_an_answer() -> None:
+    refuse = Option("(decline)", "Decline the whole form", "reject_once")
+    one = form(refuse, kind="text", free_text=True)
+    assert list(one.params()["requestedSchema"]["properties"]) == ["answer", "instead"]
+    assert accepted(one, answer="Ann") == Decision(text="Ann")
+    assert accepted(one, instead="Decline the whole form") == Decision(("(decline)",))
+    assert accepted(one) == "misfit"
+    assert accepted(one, instead="Decline") == "misfit"
+    assert one.read({"action": "decline"}) == Decision(("(decline)",))
