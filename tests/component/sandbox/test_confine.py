@@ -555,13 +555,18 @@ def test_it_outlives_the_server_but_under_bwrap_not_its_parent(
         assert pid and os.getpgid(pid) == pid
         if profile == "bwrap":
             psutil.Process(psutil.Process(pid).ppid()).kill()
-            # After other tests, this process may be the parent of what is left.
-            _until(lambda: reap_orphans() or not marked(marker))
+            _until(lambda: _are_gone(marker))
     finally:
         for pid in marked(marker):
             os.kill(pid, signal.SIGKILL)
     _until(lambda: not marked(marker))
     reap_orphans()
+
+
+def _are_gone(marker: str) -> bool:
+    """After other tests, this process may be the parent of those that have ended."""
+    reap_orphans()
+    return not marked(marker)
 
 
 def _named(marker: str, name: str) -> list[int]:
