@@ -414,7 +414,7 @@ async def test_a_client_can_begin_with_reflection_alone(workspace: Path, version
     settings = {"bridge_token": TOKEN, "bridge_grpc_reflection": True}
     async with served(workspace, **settings) as (_, client):
         info = client.channel.stream_stream(f"/{prefix}/ServerReflectionInfo")
-        unsigned = info(iter([asked(list_services="").SerializeToString()]))
+        unsigned = info(iter(()))  # grpcio reports INTERNAL if it writes after the answer
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await unsigned.read()
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
