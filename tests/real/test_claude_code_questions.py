@@ -204,9 +204,9 @@ async def test_a_question_is_answered_with_a_label_or_in_own_words(
     client = real.shared(version)
     text = f"Which database for {version}?"
     task = await ask(client, script("Go.", ask_user(question(text, "SQLite", "Postgres")), "Done."))
-    assert (
-        said(task)
-        == f'{text}\nReply with exactly one of: "SQLite", "Postgres". Or reply in your own words.'
+    assert said(task) == (
+        f"{text}\n- SQLite: It is SQLite\n- Postgres: It is Postgres\n"
+        'Reply with exactly one of: "SQLite", "Postgres". Or reply in your own words.'
     )
     assert facts(task)["freeText"] is True
     task = await answer(client, task, said_back)

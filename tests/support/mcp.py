@@ -182,6 +182,11 @@ async def events(response: ClientResponse) -> AsyncIterator[Json]:
             yield json.loads(data)
 
 
+def form_key(created: Json, number: int = 1, *, question: int = 1) -> str:
+    """The key of a form: the number of a form of the question with that number."""
+    return f"{created['taskId'][:8]}-{question}.{number}"
+
+
 def accept(decision: str) -> Json:
     """The response to a form with the option `decision`."""
     return {"action": "accept", "content": {"decision": decision}}

@@ -14,7 +14,7 @@ from tests import CHECKOUT
 from tests.support.bridge_process import bridge
 from tests.support.client import task_id
 from tests.support.liveness import Liveness
-from tests.support.mcp import Json, Mcp, McpError, accept, shown
+from tests.support.mcp import Json, Mcp, McpError, accept, form_key, shown
 from tests.support.restart import Place, kill
 
 PERMIT = {"prompt": "permit q May I?\ntext  ended"}
@@ -78,19 +78,21 @@ async def test_a_form_survives_a_crash(
         client = Mcp(http, server.url, tasks=True, forms=True)
         created = await client.tool("delegate", PERMIT)
         polled = await client.polled(created["taskId"], "input_required")
-        assert list(polled["inputRequests"]) == ["q.1"]
-        wrong = {"q.1": accept("Perhaps")}
+        assert list(polled["inputRequests"]) == [form_key(created)]
+        wrong = {form_key(created): accept("Perhaps")}
         await client.task("update", created["taskId"], inputResponses=wrong)
         async with asyncio.timeout(10):
-            while list(polled["inputRequests"]) != ["q.2"]:  # the agent asks again
+            while list(polled["inputRequests"]) != [form_key(created, 2)]:  # the agent asks again
                 await asyncio.sleep(0)
                 polled = await client.polled(created["taskId"], "input_required")
         await kill(server)
     async with place.server() as (server, _):
         client = Mcp(http, server.url, tasks=True, forms=True)
         polled = await client.polled(created["taskId"], "input_required")
-        assert list(polled["inputRequests"]) == ["q.2"]  # the first key does not return
-        answers = {"q.1": accept("Do not"), "q.2": accept("Go on")}
+        assert list(polled["inputRequests"]) == [
+            form_key(created, 2)
+        ]  # the first key does not return
+        answers = {form_key(created): accept("Do not"), form_key(created, 2): accept("Go on")}
         await client.task("update", created["taskId"], inputResponses=answers)
         ended = await client.polled(created["taskId"], "completed")
         assert '"yes"' in shown(ended["result"])["text"]
@@ -107,7 +109,7 @@ async def test_a_repeated_call_continues_after_a_crash(
     async with place.server() as (server, _):
         client = Mcp(http, server.url, forms=True)
         more: Json = {
-            "inputResponses": {"q.1": accept("Go on")},
+            "inputResponses": {next(iter(asked["inputRequests"])): accept("Go on")},
             "requestState": asked["requestState"],
         }
         ended = shown(await client.tool("delegate", PERMIT, **more))

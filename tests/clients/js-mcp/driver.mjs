@@ -39,7 +39,7 @@ async function tools() {
   const agents = (await call("list_agents")).agents.map((agent) => agent.id);
   const asked = await call("delegate", { prompt: "ask q Which?\ntext  ended" });
   const named = { task_id: asked.task_id };
-  await call("answer", { ...named, question_id: "q", text: "this" });
+  await call("answer", { ...named, question_id: `${asked.task_id.slice(0, 8)}-1`, text: "this" });
   const waited = await call("wait", { ...named, after: 100, wait_seconds: 5 });
   const read = await call("result", { ...named, part: "text" });
   const tasks = (await call("list_tasks")).tasks.map((task) => task.task_id);

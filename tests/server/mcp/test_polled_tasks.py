@@ -13,7 +13,16 @@ import pytest
 
 from bridge.auth.principal import digest
 from tests.support.liveness import Liveness, listening
-from tests.support.mcp import Json, Mcp, McpError, accept, answer_over_a2a, messages, shown
+from tests.support.mcp import (
+    Json,
+    Mcp,
+    McpError,
+    accept,
+    answer_over_a2a,
+    form_key,
+    messages,
+    shown,
+)
 from tests.support.served import Server, serving
 
 MEMBERS = {"taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs"}
@@ -108,7 +117,7 @@ async def test_a_call_that_waits_returns_at_a_question(both: Mcp) -> None:
         created = await both.tool("delegate", asking)
     assert created["resultType"] == "task"
     polled = await both.task("get", created["taskId"])
-    assert list(polled["inputRequests"]) == ["q.1"]
+    assert list(polled["inputRequests"]) == [form_key(created)]
 
 
 @pytest.mark.parametrize(
@@ -202,8 +211,8 @@ async def test_without_forms_a_question_is_a_link(tasks: Mcp) -> None:
 async def test_a_question_is_a_form_and_its_answer_continues_the_task(both: Mcp) -> None:
     created = await both.tool("delegate", {"prompt": "permit q May I?\ntext  ended"})
     polled = await both.polled(created["taskId"], "input_required")
-    assert list(polled["inputRequests"]) == ["q.1"]
-    request = polled["inputRequests"]["q.1"]
+    assert list(polled["inputRequests"]) == [form_key(created)]
+    request = polled["inputRequests"][form_key(created)]
     assert request["method"] == "elicitation/create"
     assert request["params"]["requestedSchema"]["properties"]["decision"]["enum"] == [
         "Do not",
@@ -211,8 +220,8 @@ async def test_a_question_is_a_form_and_its_answer_continues_the_task(both: Mcp)
     ]
     assert "default" not in json.dumps(request)
     again = await both.task("get", created["taskId"])
-    assert list(again["inputRequests"]) == ["q.1"]  # the same form until it is answered
-    responses = {"q.1": accept("Go on")}
+    assert list(again["inputRequests"]) == [form_key(created)]  # the same form until it is answered
+    responses = {form_key(created): accept("Go on")}
     updated = await both.task("update", created["taskId"], inputResponses=responses)
     assert own(updated) == {"resultType"}
     ended = await both.polled(created["taskId"], "completed")
@@ -225,7 +234,7 @@ async def test_a_question_is_a_form_and_its_answer_continues_the_task(both: Mcp)
 async def test_a_refusal_rejects_once(both: Mcp, response: Json, option: str) -> None:
     created = await both.tool("delegate", {"prompt": "permit q May I?"})
     await both.polled(created["taskId"], "input_required")
-    await both.task("update", created["taskId"], inputResponses={"q.1": response})
+    await both.task("update", created["taskId"], inputResponses={form_key(created): response})
     ended = await both.polled(created["taskId"], "completed")
     assert f'answered ["q", "", "{option}"]' in ended["result"]["structuredContent"]["text"]
 
@@ -233,12 +242,12 @@ async def test_a_refusal_rejects_once(both: Mcp, response: Json, option: str) ->
 async def test_a_canceled_form_decides_nothing(both: Mcp) -> None:
     created = await both.tool("delegate", {"prompt": "permit q May I?"})
     await both.polled(created["taskId"], "input_required")
-    canceled = {"q.1": {"action": "cancel"}}
+    canceled = {form_key(created): {"action": "cancel"}}
     await both.task("update", created["taskId"], inputResponses=canceled)
     polled = await both.task("get", created["taskId"])
     assert polled["status"] == "working"
     assert "coding-agent-bridge answer" in polled["statusMessage"]
-    late = {"q.1": accept("Go on")}  # the form was withdrawn
+    late = {form_key(created): accept("Go on")}  # the form was withdrawn
     await both.task("update", created["taskId"], inputResponses=late)
     assert (await both.task("get", created["taskId"]))["status"] == "working"
 
@@ -252,7 +261,7 @@ async def test_a_form_that_does_not_fit_is_repeated_with_a_new_key(both: Mcp) ->
         keys.append(key)
         wrong = {key: accept("Perhaps")}
         await both.task("update", created["taskId"], inputResponses=wrong)
-    assert keys == ["q.1", "q.2", "q.3"]
+    assert keys == [form_key(created, number) for number in (1, 2, 3)]
     assert (await both.task("get", created["taskId"]))["status"] == "working"
 
 
@@ -262,12 +271,13 @@ async def test_the_first_answer_wins(server: Server, both: Mcp) -> None:
     await both.polled(created["taskId"], "input_required")
     a2a = server.client("1.0")
     await answer_over_a2a(a2a, created["taskId"], "Do not")
-    await both.task("update", created["taskId"], inputResponses={"q.1": accept("Go on")})
+    late = {form_key(created): accept("Go on")}
+    await both.task("update", created["taskId"], inputResponses=late)
     polled = await both.polled(created["taskId"], "input_required")
-    assert list(polled["inputRequests"]) == ["r.1"]
-    schema = polled["inputRequests"]["r.1"]["params"]["requestedSchema"]
+    assert list(polled["inputRequests"]) == [form_key(created, question=2)]
+    schema = polled["inputRequests"][form_key(created, question=2)]["params"]["requestedSchema"]
     assert list(schema["properties"]) == ["answer"]
-    words = {"r.1": {"action": "accept", "content": {"answer": "thanks"}}}
+    words = {form_key(created, question=2): {"action": "accept", "content": {"answer": "thanks"}}}
     await both.task("update", created["taskId"], inputResponses=words)
     ended = await both.polled(created["taskId"], "completed")
     result = await both.tool("result", {"task_id": created["taskId"], "part": "text"})
@@ -280,7 +290,7 @@ async def test_of_two_answers_at_once_one_counts(server: Server, both: Mcp) -> N
     for _ in range(5):
         created = await both.tool("delegate", {"prompt": "permit q May I?"})
         await both.polled(created["taskId"], "input_required")
-        given = [{"q.1": accept(one)} for one in ("Go on", "Do not")]
+        given = [{form_key(created): accept(one)} for one in ("Go on", "Do not")]
         updates = [
             one.task("update", created["taskId"], inputResponses=answers)
             for one, answers in zip((both, other), given, strict=True)
@@ -294,12 +304,21 @@ async def test_of_two_answers_at_once_one_counts(server: Server, both: Mcp) -> N
 async def test_responses_that_are_none_are_refused(both: Mcp) -> None:
     created = await both.tool("delegate", {"prompt": "permit q May I?"})
     await both.polled(created["taskId"], "input_required")
-    wrong: list[Any] = [{"q.1": {"action": "perhaps"}}, {"q.1": 5}, [], None]
+    wrong: list[Any] = [
+        {form_key(created): {"action": "perhaps"}},
+        {form_key(created): 5},
+        [],
+        None,
+    ]
     for responses in wrong:
         with pytest.raises(McpError) as caught:
             await both.task("update", created["taskId"], inputResponses=responses)
         assert (caught.value.status, caught.value.code) == (400, -32602)
-    unknown = {"q.9": accept("Go on"), "r.1": accept("Go on"), "s.1": {"any": "shape"}}
+    unknown = {
+        form_key(created, 9): accept("Go on"),
+        form_key(created, question=2): accept("Go on"),
+        "s.1": {"any": "shape"},
+    }
     await both.task("update", created["taskId"], inputResponses=unknown)
     assert (await both.task("get", created["taskId"]))["status"] == "input_required"
 
@@ -317,8 +336,11 @@ async def test_a_quick_form_has_no_fields(workspace: Path) -> None:
         both = Mcp(server.http, server.url, tasks=True, forms=True)
         created = await both.tool("delegate", {"prompt": "permit q May I?"})
         polled = await both.polled(created["taskId"], "input_required")
-        assert polled["inputRequests"]["q.1"]["params"]["requestedSchema"]["properties"] == {}
-        accepted = {"q.1": {"action": "accept", "content": {}}}
+        assert (
+            polled["inputRequests"][form_key(created)]["params"]["requestedSchema"]["properties"]
+            == {}
+        )
+        accepted = {form_key(created): {"action": "accept", "content": {}}}
         await both.task("update", created["taskId"], inputResponses=accepted)
         ended = await both.polled(created["taskId"], "completed")
         assert '"yes"' in shown(ended["result"])["text"]

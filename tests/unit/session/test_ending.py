@@ -42,11 +42,13 @@ async def test_it_waits_for_a_quiet_and_not_for_ever() -> None:
     assert loop.time() - began >= QUIET
     buffer.take(lambda: ())
     released.clear()
-    began, number = loop.time(), 0
+    began = last = loop.time()
+    number, pause = 0, 0.0  # the longest pause, of a machine that is busy
     async with asyncio.timeout(60):
         while not released.is_set():
             buffer.hold([Text("x")], released.set)
             number += 1
             await asyncio.sleep(0)
+            pause, last = max(pause, loop.time() - last), loop.time()
     assert number > 1
-    assert loop.time() - began >= LONGEST
+    assert loop.time() - began >= LONGEST or pause >= QUIET
