@@ -413,6 +413,15 @@ WAITING = (
         ),
     ),
     Requirement(
+        "wait-login-rights",
+        "1.0",
+        "§7.6.4",
+        "MUST",
+        "A task that is auth-required gives no client a right: a message to it needs the rights of "
+        "any other message.",
+        _in("server/auth/ownership", "test_the_scope_read_allows_only_reads"),
+    ),
+    Requirement(
         "wait-login-stream",
         "1.0",
         "§7.6.1",
