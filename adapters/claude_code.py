@@ -258,7 +258,7 @@ class ClaudeCode(JsonLines):
             name, given = str(tool.get("name") or name), tool.get("input")
         elif name == "result":
             given = as_dict(event.get("usage"))
-        if self._turn.complete:  # it goes on without a pause
+        if self._turn.complete:  # the CLI continues without a pause
             yield from self._finish()
         if self._turn.over or kind == "request" or not self._noted:
             self._noted = not self._turn.over

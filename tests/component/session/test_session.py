@@ -437,7 +437,7 @@ async def test_stopping_a_new_or_a_stopped_session_has_no_effect(
     session.kill()
 
 
-# --- silence, and what comes between two turns ----------------------------------------------------
+# --- silence, and events between two turns -------------------------------------------------------
 
 
 async def test_a_long_silence_is_told_again_after_twice_the_time(start: Sessions) -> None:

@@ -269,7 +269,7 @@ async def test_a_link_out_of_the_workspace_leads_nowhere(workspace: Path, tmp_pa
         assert artifact_text(task) == roots[0]
 
 
-# --- contexts keep most of what they began with ------------------------------------------------
+# --- options that a context keeps ----------------------------------------------------------------
 
 
 async def test_another_place_or_budget_in_a_known_context_is_refused(

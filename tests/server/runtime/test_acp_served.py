@@ -266,7 +266,7 @@ async def test_a_conversation_that_cannot_be_loaded_is_followed_by_a_new_one(
         assert (state(after), artifact_text(after)) == ("completed", "c")
 
 
-# --- what comes with the end of a turn -----------------------------------------------------------
+# --- updates with the end of a turn --------------------------------------------------------------
 
 
 async def test_what_comes_just_behind_the_answer_belongs_to_the_turn(workspace: Path) -> None:
