@@ -56,6 +56,62 @@ async def test_codex_with_a_subscription(tmp_path: Path) -> None:
         assert "result" not in facts(items[-1])
 
 
+def by_name(name: str) -> Cli:
+    return next(cli for cli in CLIS if cli.name == name)
+
+
+PER_MINUTE = {
+    "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+    "violations": [{"quotaId": "GenerateRequestsPerMinutePerProjectPerModel-FreeTier"}],
+}
+LIMITS: list[tuple[str, Json, str]] = [
+    ("opencode", {"error": 429, "retry_after": 0}, "rate-limit"),
+    ("opencode", {"error": 400, "body": {"message": "Your credit balance is too low"}}, "quota"),
+    (
+        "opencode",
+        {"error": 400, "body": {"message": "prompt is too long: 2 tokens > 1 maximum"}},
+        "context-window",
+    ),
+    ("copilot", {"error": 429, "retry_after": 3600}, "rate-limit"),
+    ("copilot", {"error": 400, "body": {"message": "Your credit balance is too low"}}, "quota"),
+    ("qwen", {"error": 402, "body": {"message": "Insufficient Balance"}}, "quota"),
+    ("claude-agent-acp", {"error": 529}, "overloaded"),
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "step", "wanted"), LIMITS)
+async def test_a_limit_has_its_reason_and_no_invented_time(
+    tmp_path: Path, name: str, step: Json, wanted: str
+) -> None:
+    async with serving(by_name(name), tmp_path) as real:
+        items = await real.client().collect(script("limit", step))
+        assert (state(items[-1]), reason(items[-1])) == ("failed", wanted)
+        assert "retryAt" not in facts(items[-1]).get("result", {})
+
+
+@pytest.mark.soak
+async def test_claude_agent_acp_with_a_subscription(tmp_path: Path) -> None:
+    headers = {f"anthropic-ratelimit-unified-{name}": one for name, one in UNIFIED.items()}
+    login = {"ANTHROPIC_API_KEY": "", "CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-x"}
+    async with serving(by_name("claude-agent-acp"), tmp_path, **login) as real:
+        items = await real.client().collect(script("limit", {"error": 429, "headers": headers}))
+        assert (state(items[-1]), reason(items[-1])) == ("failed", "rate-limit")
+        assert facts(items[-1])["result"] == {"retryAt": AT}
+
+
+@pytest.mark.soak
+async def test_gemini_with_a_limit_for_each_minute(tmp_path: Path) -> None:
+    delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600s"}
+    body = {"status": "RESOURCE_EXHAUSTED", "details": [PER_MINUTE, delay]}
+    async with serving(by_name("gemini"), tmp_path) as real:
+        before = time.time()
+        items = await real.client().collect(script("limit", {"error": 429, "body": body}))
+        assert (state(items[-1]), reason(items[-1])) == ("failed", "rate-limit")
+        at = datetime.fromisoformat(facts(items[-1])["result"]["retryAt"])
+        assert before + 3590 <= at.timestamp() <= time.time() + 3610
+
+
 # Others try again for minutes, or say such errors in words of their own.
 NOT_RETRIED = ("claude-code", "claude-agent-acp", "copilot")
 

@@ -1,8 +1,9 @@
 """A scripted stand-in for the Gemini API, for tests that run the real Gemini CLI.
 
 Scripts travel in the prompt as for tests/support/model_server.py; of its steps, texts, `tool` with
-`input`, `thinking`, `echo`, `hang`, `delay` (seconds) and `error` are understood. In a test:
-``async with GeminiServer() as model`` and point ``GOOGLE_GEMINI_BASE_URL`` at ``model.url``.
+`input`, `thinking`, `echo`, `hang`, `delay` (seconds) and `error` (with `body` for members of the
+error) are understood. In a test: ``async with GeminiServer() as model`` and point
+``GOOGLE_GEMINI_BASE_URL`` at ``model.url``.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class GeminiServer:
         step = filled(step, body["contents"])
         if "error" in step:
             error = {"code": step["error"], "message": "scripted", "status": "SCRIPTED"}
+            error |= step.get("body", {})
             return web.json_response({"error": error}, status=step["error"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)

@@ -21,6 +21,7 @@ How the answer goes wrong; these keys combine with those above::
     {"stop": "max_tokens"}                           end with this stop reason
     {"error": STATUS, "retry_after": SECONDS}        answer with this status
     {"error": STATUS, "headers": {…}}                and these headers
+    {"error": STATUS, "body": {…}}                   and these members of the error
     {"sse_error": true}                              an error event in the middle of the stream
     {"drop": true}                                   close the connection in the middle
     {"hang": true}                                   accept the request and never answer
@@ -291,16 +292,17 @@ def without_failures(step: Json) -> Json:
     return {name: value for name, value in step.items() if name not in FAILURES}
 
 
-def error_body(status: int) -> Json:
+def error_body(status: int, members: Json | None = None) -> Json:
     error = {"type": ERROR_TYPES.get(status, "api_error"), "message": f"scripted error {status}"}
-    return {"type": "error", "error": error}
+    return {"type": "error", "error": error | (members or {})}
 
 
 def error_response(step: Json) -> web.Response:
     headers = dict(step.get("headers", {}))
     if "retry_after" in step:
         headers["retry-after"] = str(step["retry_after"])
-    return web.json_response(error_body(step["error"]), status=step["error"], headers=headers)
+    body = error_body(step["error"], step.get("body"))
+    return web.json_response(body, status=step["error"], headers=headers)
 
 
 # --- The server ---------------------------------------------------------------------------------
