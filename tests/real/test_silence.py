@@ -1,18 +1,24 @@
-"""The official clients at streams that are silent for longer than they would wait: heartbeats keep
-the connection, and no client takes one for an event."""
+"""Streams that are silent for a long time: heartbeats keep the connections of the official clients,
+and a status tells which tool of a real CLI is silent."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from bridge.transports.stream import HEARTBEAT
+from tests.support.client import facts, state
 from tests.support.liveness import Liveness, listening
 from tests.support.official_sdks import SDKS, play
+from tests.support.real_claude_code import running_command, script
+from tests.support.real_clis import CLAUDE_CODE
+from tests.support.real_clis import serving as serving_cli
 from tests.support.served import Server, serving
 
+TWO_MINUTES = 120.0  # seconds without output until a status says so
 SILENCE = 10.0  # seconds; the default limit of the Python clients is 5
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
@@ -62,3 +68,19 @@ async def test_a_silent_stream_is_read_to_its_end(workspace: Path, sdk: str) -> 
                 await live.release(f"{sdk}-{number}")
         for name, one in zip(plays, seen, strict=True):
             assert (one.result()["state"], one.result()["text"]) == ("completed", "onetwo"), name
+
+
+async def test_a_silent_tool_is_reported_after_two_minutes(tmp_path: Path) -> None:
+    force = {"AGENT_FORCE": "true", **CLAUDE_CODE.force}
+    async with serving_cli(CLAUDE_CODE, tmp_path, **force) as real, running_command() as command:
+        prompt = script("run", real.run(command.line), "Done.")
+        async with real.client().stream(prompt) as items:
+            began = time.monotonic()
+            async for item in items:
+                fact = facts(item.get("statusUpdate", item))
+                if fact.get("type") == "silent" and fact["seconds"]:
+                    assert time.monotonic() - began >= TWO_MINUTES
+                    assert (fact["tool"]["name"], fact["tool"]["running"]) == ("Bash", True)
+                    command.release()
+        assert command.ended.is_set()
+        assert state(item) == "completed"
