@@ -172,3 +172,18 @@ def test_no_text_tells_to_send_a_token_to_a_name() -> None:
         for one in re.findall(r"localhost:[0-9$<{P].*", text)
     ]
     assert not found, "\n".join(found)
+
+
+def test_no_text_installs_the_package_by_its_name() -> None:
+    """No index has the package, so a stranger could register the name."""
+    files = (*DOCUMENTS, *PRODUCT, *SCRIPTS, *(CHECKOUT / "deploy").rglob("*"))
+    found = [
+        f"{path.relative_to(CHECKOUT)}: {one}"
+        for path in files
+        if path.is_file()
+        for one in re.findall(
+            r"install [^\n]*(?<![/\w-])coding-agent-bridge(?:\[| |'|$).*", path.read_text("utf-8")
+        )
+        if "@" not in one and "command line" not in one
+    ]
+    assert not found, "\n".join(found)

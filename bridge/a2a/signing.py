@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from bridge.a2a.canonical_card import SignatureError, normalize, without_empty
 from bridge.errors import ConfigurationError
+from bridge.errors.extras import install_line
 
 try:
     import rfc8785
@@ -30,7 +31,7 @@ try:
     from joserfc.util import urlsafe_b64decode
 except ModuleNotFoundError as missing:
     raise ConfigurationError(
-        f"Signed cards need {missing.name}: pip install 'coding-agent-bridge[signing]'"
+        f"Signed cards need {missing.name}: {install_line('signing')}"
     ) from None
 
 PAYLOAD = "urn:coding-agent-bridge:payload"

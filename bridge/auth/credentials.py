@@ -12,6 +12,7 @@ from dataclasses import replace
 from bridge.auth.config import NAME, AuthConfig
 from bridge.auth.principal import OPERATOR, RESERVED, Principal, Token, Tokens, digest
 from bridge.errors import ConfigurationError
+from bridge.errors.program import command
 
 _TOKEN, _USER, _REDIS = "token:", "uid:", "redis:"
 """The kinds of Principal.proof, before the digest of a token, a user id and a name."""
@@ -25,7 +26,7 @@ def tokens_of(config: AuthConfig, operator: str | None = None) -> Tokens:
 
 def _known(name: str, token: Token) -> list[tuple[bytes, Principal]]:
     if not all(re.fullmatch("sha256:[0-9a-f]{64}", one) for one in token.hashes):
-        text = "must be sha256:<64 hex digits>. Run `coding-agent-bridge token` to create a token"
+        text = f"must be sha256:<64 hex digits>. Run `{command('token')}` to create a token"
         raise ConfigurationError(f"[tokens.{name}] hash {text}.")
     _check_name(name)
     principal = replace(token.principal(name), expires=token.until)

@@ -27,6 +27,7 @@ import orjson
 from bridge.auth.config import discovery, trusted_url
 from bridge.auth.principal import Principal, Scope, digest
 from bridge.errors import ConfigurationError, Unavailable
+from bridge.errors.extras import install_line
 
 try:
     from joserfc import jws, jwt
@@ -36,7 +37,7 @@ try:
     from joserfc.util import base64_to_int
 except ModuleNotFoundError as missing:
     raise ConfigurationError(
-        f"BRIDGE_OIDC_ISSUER needs {missing.name}: pip install 'coding-agent-bridge[oidc]'"
+        f"BRIDGE_OIDC_ISSUER needs {missing.name}: {install_line('oidc')}"
     ) from None
 
 log = logging.getLogger(__name__)

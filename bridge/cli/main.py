@@ -95,9 +95,10 @@ def _help(words: Sequence[str]) -> int:
 def _mcp(options: argparse.Namespace) -> int:
     """Serve an MCP client, or print its configuration."""
     if options.print_config:
-        from bridge.cli.mcp.configs import config_of, own_program
+        from bridge.cli.mcp.configs import config_of
+        from bridge.errors.program import absolute
 
-        line = own_program()
+        line = absolute()
         text, place = config_of(options.print_config, options.url, http=options.http, program=line)
         print(f"{place}:", file=sys.stderr)
         print(text)
@@ -110,11 +111,8 @@ def _mcp(options: argparse.Namespace) -> int:
 
 
 def _completion(shell: str) -> int:
-    try:
-        import shtab
-    except ModuleNotFoundError:
-        hint = "pip install 'coding-agent-bridge[client]'"
-        raise usage("completion requires the package shtab", hint) from None
+    import shtab
+
     print(shtab.complete(server_parser(complete=True), shell=shell))
     return 0
 

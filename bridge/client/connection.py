@@ -22,6 +22,7 @@ from bridge.client.failure import (
     ClientError,
     ConnectionLost,
 )
+from bridge.errors.program import command
 
 CONNECT_WITHIN = 10.0  # seconds
 ANSWER_WITHIN = 60.0
@@ -141,7 +142,7 @@ class HttpConnection:
         if sent and self.credentials:
             text = f"{where} refuses the credentials of {self.credentials.source}: {said}"
             return ClientError(AUTH_FAILED, text, a2a_code=status)
-        hint = f"coding-agent-bridge auth login {where}"
+        hint = command("auth", "login", where)
         text = f"{where} requires credentials: {said}"
         if self.credentials:
             text += f" (those of {self.credentials.source} belong to {self.credentials.origin})"

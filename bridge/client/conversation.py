@@ -10,6 +10,7 @@ from bridge.client import bindings
 from bridge.client.agent import RemoteAgent, page_of
 from bridge.client.failure import ClientError, ConnectionLost
 from bridge.client.shapes import TERMINAL, Json, state_of
+from bridge.errors.program import command
 
 _MOST_TASKS = 100  # of the past
 _RETRY = 1.0  # seconds until a broken feed is opened again
@@ -115,7 +116,7 @@ async def find(agent: RemoteAgent, name: str) -> tuple[str, Json]:
         tasks = await list_tasks(agent, name)
         if not tasks:
             text = f"{name} is neither a task nor a context with tasks"
-            raise ClientError(error.code, text, hint="coding-agent-bridge task list") from None
+            raise ClientError(error.code, text, hint=command("task", "list")) from None
         return name, tasks[-1]
     return str(task.get("contextId")), task
 

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bridge.client.failure import CREDENTIALS_MISSING, NO_SERVER, SEVERAL_SERVERS, ClientError
+from bridge.errors.program import command
 
 _LARGEST = 256 * 1024  # bytes of a file that is read
 _LISTENS = b"0A"
@@ -78,7 +79,7 @@ def running(files: Iterable[Path]) -> list[LocalServer]:
 def choose(servers: Sequence[LocalServer], cwd: str) -> LocalServer:
     """The server for a command in the directory `cwd`. Raises ClientError."""
     if not servers:
-        hint = "coding-agent-bridge --adapter replay"
+        hint = command("--adapter", "replay")
         text = "no local server runs; start one, or name a server with --agent-card"
         raise ClientError(NO_SERVER, text, hint=hint)
     if len(servers) == 1:

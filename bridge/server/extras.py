@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bridge import __version__
 from bridge.auth.authentication import TokenIssuer
 from bridge.errors import ConfigurationError
+from bridge.errors.extras import install_line
 from bridge.server.agents.node import NodeAgents, digest
 from bridge.server.settings.broker import redis_principals
 from bridge.server.settings.root import Settings
@@ -229,8 +230,7 @@ def _needs(extra: str, setting: str) -> Iterator[None]:
         if (error.name or "").startswith("bridge"):
             raise
         raise ConfigurationError(
-            f"{setting}, and a library for it is missing: "
-            f"pip install 'coding-agent-bridge[{extra}]'"
+            f"{setting}, and a library for it is missing: {install_line(extra)}"
         ) from None
 
 
@@ -250,8 +250,7 @@ def grpc_server(settings: Settings, port: int) -> GrpcServer:
             raise
         library = "grpcio" if (error.name or "").startswith("grpc") else "protobuf"
         raise ConfigurationError(
-            f"BRIDGE_GRPC_PORT is set, but {library} is not installed. Install the extra: "
-            "coding-agent-bridge[grpc]"
+            f"BRIDGE_GRPC_PORT is set, but {library} is not installed: {install_line('grpc')}"
         ) from None
     config = GrpcConfig(
         host=chosen.host,
@@ -280,15 +279,10 @@ def web_sockets(settings: ServerSettings, identify: Identify, missing: str) -> W
     )
 
 
-def mcp_library() -> tuple[type[McpServer], type[McpConfig]] | None:
-    """The MCP server and its configuration; None if the extra `mcp` is missing. The import takes
-    about a second of CPU time."""
-    try:
-        from bridge.transports.mcp.server import McpConfig, McpServer
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("bridge"):
-            raise
-        return None
+def mcp_library() -> tuple[type[McpServer], type[McpConfig]]:
+    """The MCP server and its configuration. The import takes about a second of CPU time."""
+    from bridge.transports.mcp.server import McpConfig, McpServer
+
     return McpServer, McpConfig
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from bridge.errors.program import command
 from tests.support import official_sdks
 from tests.support.cab import Cab, Done, ended
 
@@ -90,7 +91,7 @@ async def test_a_send_has_the_answer_as_text_bytes_and_stream(peer: Peer) -> Non
 async def test_a_question_is_answered_in_words(peer: Peer) -> None:
     asked = await peer.run("send", "--exit-state", "ask")
     assert (asked.status, asked.field("Question")) == (11, "Which one?")
-    assert asked.field("Resume").startswith("coding-agent-bridge send --task-id ")
+    assert asked.field("Resume").startswith(command("send", "--task-id"))
     by_option = await peer.run("answer", asked.field("Task"), "blue")
     assert by_option.status == 2
     done = await peer.run("answer", asked.field("Task"), "--text", "blue please")

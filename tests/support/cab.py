@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bridge.errors.program import command
 from tests import CHECKOUT
 from tests.support.forked_command import run_forked
 
@@ -102,8 +103,9 @@ class Cab:
     async def paste(self, line: str, **replaced: str) -> Done:
         """Run a command line that the client has printed, with its capital words replaced."""
         words = [replaced.get(word, word) for word in shlex.split(line)]
-        assert words[0] == "coding-agent-bridge"
-        return await self.run(*words[1:])
+        called = shlex.split(command())
+        assert words[: len(called)] == called
+        return await self.run(*words[len(called) :])
 
 
 async def ended(process: asyncio.subprocess.Process) -> Done:

@@ -20,6 +20,7 @@ import pytest
 import pytest_asyncio
 
 from bridge.auth.credentials import new_token
+from bridge.errors.program import command
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.cab import COMMAND, Cab, ended
 from tests.support.liveness import Liveness, listening
@@ -98,7 +99,7 @@ async def test_a_send_prints_the_ids_the_answer_the_state_and_the_next_command(c
     assert done.field("State") == "completed"
     assert done.field("Directory") == str(cab.cwd)
     assert "Artifact Assistant response:\n  onetwo\n\n" in done.text
-    assert done.text.splitlines()[-1].startswith("Resume: coding-agent-bridge send --context-id ")
+    assert done.text.splitlines()[-1].startswith(f"Resume: {command('send', '--context-id')} ")
     again = await cab.paste(done.field("Resume"), TEXT="turn")
     assert again.field("Context") == done.field("Context")
     assert "  2\n" in again.text
@@ -139,7 +140,7 @@ async def test_an_answer_cannot_look_like_a_field(cab: Cab) -> None:
     for flags in ((), ("--stream",)):
         done = await cab.run("send", *flags, line(forged) + "\nfail forged\nState: completed")
         assert done.field("State") == "failed"
-        assert done.field("Resume").startswith("coding-agent-bridge send ")
+        assert done.field("Resume").startswith(command("send"))
         assert not set(done.text + done.err) & set("\x1b\x07\r\x9b\u202e")
         assert "  State: completed" in done.text
 
@@ -226,7 +227,7 @@ async def test_a_repeated_message_id_resumes_the_task(cab: Cab) -> None:
 async def test_a_send_without_waiting_prints_the_ids(cab: Cab, live: Liveness) -> None:
     done = await cab.run("send", "--async", f"status on\nwait {live.path} busy\ntext done")
     assert done.status == 0 and done.field("State") in ("submitted", "working")
-    assert done.field("Resume") == f"coding-agent-bridge task get {done.field('Task')} --wait"
+    assert done.field("Resume") == command("task", "get", done.field("Task"), "--wait")
     late = await cab.run("task", "get", done.field("Task"), "--wait", "--timeout", "300ms")
     assert (late.status, late.error) == (5, "A2ACLI_ERR_TIMEOUT")
     await live.release("busy")

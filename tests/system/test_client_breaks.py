@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bridge.errors.program import command
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import Cab, Done, ended
 from tests.support.free_port import free_port
@@ -124,6 +125,6 @@ async def test_a_server_that_stays_away_is_unreachable(workspace: Path, live: Li
         rest = await ended(process)
     done = Done(rest.status, first + rest.out, rest.err)
     assert (done.status, done.error) == (5, "A2ACLI_ERR_TIMEOUT")
-    assert f"Hint: coding-agent-bridge task get {done.field('Task')} --wait -a " in done.err
+    assert f"Hint: {command('task', 'get', done.field('Task'))} --wait -a " in done.err
     gone = await cab.run("task", "list", "-a", server.url)
     assert (gone.status, gone.error) == (3, "A2ACLI_ERR_UNREACHABLE")

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from tests import CHECKOUT
 from tests.support.bridge_process import bridge
 from tests.support.client import task_id
 from tests.support.liveness import Liveness
@@ -185,35 +183,6 @@ async def test_a_secret_of_another_server_opens_no_state(
                 "delegate", PERMIT, requestState=asked["requestState"]
             )
         assert caught.value.code == -32602
-
-
-@pytest.fixture
-def without_library(workspace: Path) -> str:
-    """The path of modules of a program that does not find the library."""
-    hidden = workspace.parent / "hidden"
-    hidden.mkdir()
-    (hidden / "mcp.py").write_text("raise ModuleNotFoundError(name='mcp')")
-    return f"{hidden}{os.pathsep}{CHECKOUT}"
-
-
-async def test_a_server_without_the_library_says_so(
-    workspace: Path, http: aiohttp.ClientSession, without_library: str
-) -> None:
-    async with bridge(workspace, "--adapter", "replay", PYTHONPATH=without_library) as server:
-        with pytest.raises(McpError, match=r"coding-agent-bridge\[mcp\]") as caught:
-            await Mcp(http, server.url).call("tools/list", {})
-    assert caught.value.status == 404
-
-
-async def test_a_server_that_needs_the_missing_library_does_not_start(
-    workspace: Path, without_library: str
-) -> None:
-    async with bridge(
-        workspace, "--adapter", "replay", ready=False, PYTHONPATH=without_library, BRIDGE_MCP="true"
-    ) as server:
-        assert await server.ended() == 2
-    assert "coding-agent-bridge[mcp]" in server.log
-    assert "Unclosed" not in server.log
 
 
 async def test_other_clients_are_served_while_the_library_is_imported(

@@ -17,6 +17,7 @@ from bridge.cli.client.parser import (
 )
 from bridge.client import values
 from bridge.client.failure import usage
+from bridge.errors.program import command
 
 TYPE_CHECKING = False  # a name that type checkers know: the module typing takes long to import
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     options: argparse.Namespace
     options, unknown = root.parse_known_args(list(arguments))
     if unknown:
-        hint = f"{PROGRAM} {options.command} --help"
+        hint = f"{command(*options.command.split())} --help"
         raise usage(f"unrecognized arguments: {' '.join(unknown)}", hint)
     return options
 

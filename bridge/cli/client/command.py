@@ -15,7 +15,7 @@ from bridge.cli.client import account, download, sending, tasks
 from bridge.cli.client.failures import report
 from bridge.cli.client.session import CommandSession
 from bridge.client import config
-from bridge.client.failure import INTERNAL, NOT_A_TERMINAL, ClientError, usage
+from bridge.client.failure import INTERNAL, NOT_A_TERMINAL, ClientError
 
 Handler = Callable[[CommandSession], Coroutine[Any, Any, int]]
 
@@ -55,12 +55,9 @@ async def _chat(session: CommandSession) -> int:
 
 
 def _keys() -> Mapping[str, Handler]:
-    """The commands that draw. Raises ClientError if their library is missing."""
-    try:
-        from bridge.cli.client import attach, interactive
-    except ModuleNotFoundError as error:
-        hint = "pip install 'coding-agent-bridge[client]'"
-        raise usage(f"keys at a terminal require the package {error.name}", hint) from None
+    """The commands that draw. Their library takes long to import."""
+    from bridge.cli.client import attach, interactive
+
     return {
         "run": interactive.run,
         "answer": interactive.answer,

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import os
-import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -23,6 +22,7 @@ from bridge.client.follow import PATIENCE, Follower
 from bridge.client.local_server import running
 from bridge.client.questions import question_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of
+from bridge.errors.program import command
 
 EXIT_STATES = {
     "TASK_STATE_FAILED": 10,
@@ -139,7 +139,7 @@ class CommandSession:
         card = ("-a", given.value) if given.source == "flag" else ()
         version = self.settings["a2a_version"]
         chosen = ("--a2a-version", version.value) if version.source == "flag" else ()
-        return shlex.join([PROGRAM, *words, *card, *chosen])
+        return command(*words, *card, *chosen)
 
     def exit_status(self, answer: Json) -> int:
         """0, or with --exit-state the status of the outcome."""

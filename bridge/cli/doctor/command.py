@@ -32,6 +32,7 @@ from bridge.cli.doctor.report import (
 from bridge.cli.doctor.shares import shares
 from bridge.cli.doctor.talk import Within
 from bridge.errors import ConfigurationError
+from bridge.errors.program import command
 from bridge.process.process_tree import kill_descendants, reap_orphans
 from bridge.server import registry
 from bridge.server.agents.configured import REPLAY, agent_id_of, first_on_path
@@ -236,10 +237,10 @@ def _not_run(adapter: type[Adapter], path: str | None, like: str) -> AgentReport
     """The report of a CLI that is skipped although it is installed."""
     name, install = adapter.name, adapter.cli_info.install
     report = AgentReport(name, name, adapter.title, False, (), program=path, install=install)
-    command = f"coding-agent-bridge doctor --agent {name}"
+    line = command("doctor", "--agent", name)
     if like != name:
-        checks = [note("program", f"the same program as {like}; {command}")]
+        checks = [note("program", f"the same program as {like}; {line}")]
         return replace(report, checks=checks, like=like)
-    text = f"{path} was not run, because other programs have the same name: {command}"
+    text = f"{path} was not run, because other programs have the same name: {line}"
     checks = [note("program", text)] if path else []
     return replace(report, checks=checks)

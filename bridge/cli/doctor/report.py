@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bridge import __version__
+from bridge.errors.program import command
 from bridge.task.text import exact
 
 MARKS = {"ok": "ok", "failed": "!!", "note": "--"}
@@ -122,8 +123,8 @@ def absent(agents: Sequence[AgentReport]) -> str:
 def further(agents: Sequence[AgentReport]) -> str:
     """Further adapters of the checked programs, which were skipped."""
     width = max((len(one.id) for one in agents), default=0)
-    command = "coding-agent-bridge doctor --agent"
-    lines = [f"  --  {one.id:{width}}  as {one.like}: {command} {one.id}" for one in agents]
+    line = command("doctor", "--agent")
+    lines = [f"  --  {one.id:{width}}  as {one.like}: {line} {one.id}" for one in agents]
     return "\n".join(["further adapters of the same programs", *lines])
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bridge.client.failure import usage
 from bridge.client.values import MCP_CLIENTS
+from bridge.errors.program import command
 
 NAME = "bridge"
 TOKEN = "BRIDGE_TOKEN"  # noqa: S105 - the name of a variable
@@ -36,7 +33,7 @@ class Client:
 def config_of(
     client: str, url: str | None, *, http: bool, program: Sequence[str]
 ) -> tuple[str, str]:
-    """The configuration of a client, and where it belongs. `program`: see own_program(). Raises
+    """The configuration of a client, and where it belongs. `program`: its absolute words. Raises
     ClientError."""
     found = CLIENTS[client]
     if not http:
@@ -44,19 +41,9 @@ def config_of(
         return found.stdio(line), found.place
     if found.http is None:
         text = f"{client} cannot refer to a token; use the configuration without --http"
-        raise usage(text, f"coding-agent-bridge mcp --print-config {client}")
+        raise usage(text, command("mcp", "--print-config", client))
     address = f"{(url or DEFAULT_URL).rstrip('/')}/mcp"
     return found.http(address), f"{found.place}. {found.note}"
-
-
-def own_program() -> list[str]:
-    """The absolute command line of this program."""
-    name = "coding-agent-bridge"
-    beside = Path(sys.executable).with_name(name)
-    if os.path.basename(sys.argv[0]) in (name, "cab"):
-        return [os.path.abspath(sys.argv[0])]
-    found = str(beside) if beside.exists() else shutil.which(name)
-    return [found] if found else [sys.executable, "-P", "-m", "bridge"]
 
 
 def _json(*path: str, **more: Any) -> Callable[[Json], str]:

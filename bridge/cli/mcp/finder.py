@@ -25,6 +25,7 @@ from bridge.client.credentials import (
 )
 from bridge.client.failure import NO_SERVER, ClientError
 from bridge.client.local_server import LocalServer, running
+from bridge.errors.program import command
 from bridge.process import procfs
 from bridge.sandbox import mark
 
@@ -102,7 +103,7 @@ class BridgeFinder:
             self._expected_until = now + RETURNS_WITHIN  # its operator starts it
         if server is None:
             if not self._starts or now < self._expected_until:
-                text = f"no bridge serves {self._cwd}; start one: coding-agent-bridge --root DIR"
+                text = f"no bridge serves {self._cwd}; start one: {command('--root', self._cwd)}"
                 raise ClientError(NO_SERVER, text)
             server = await self._started()
         return Address.of(server.url, server.token)

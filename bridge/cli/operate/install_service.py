@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from bridge.cli.mcp.configs import own_program
 from bridge.errors import ConfigurationError
+from bridge.errors.program import absolute
 
 TEMPLATE = "/opt/coding-agent-bridge/bin/coding-agent-bridge"
 """The path of the program in the files."""
@@ -61,7 +61,7 @@ def _place(user: bool) -> Path:
 
 def _program(user: bool) -> str:
     """The absolute path of this program, as a unit can contain it."""
-    line = own_program()
+    line = list(absolute())
     path = line[0]
     if len(line) > 1:
         text = "install the program first: python3 -m venv FOLDER; FOLDER/bin/pip install …"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.errors import LaunchError
+from bridge.errors.program import command
 from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.line_splitter import LongLine
 from bridge.process.spawn import Start
@@ -90,7 +91,7 @@ async def check_logins(
     notes = []
     for agent in agents:
         if not await is_logged_in(agent, sandboxes.get(agent.id)):
-            doctor = f"coding-agent-bridge doctor --agent {agent.id}"
+            doctor = command("doctor", "--agent", agent.id)
             todo = agent.adapter.cli_info.login or doctor
             log.warning(NOT_LOGGED_IN, extra={"agent": agent.id, "todo": todo})
             notes.append(f"{agent.id}: {agent.adapter.title} {NOT_LOGGED_IN}: {todo}")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bridge.auth.revocations import Revocations
-from bridge.errors import ConfigurationError
 from bridge.server.agents.cards import SKILLS, title_of
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.app.sites import ServedAgent
@@ -31,7 +30,6 @@ log = logging.getLogger(__name__)
 
 SECRET = "mcp-key"  # noqa: S105 - the name of a file
 OFF = "This server has no MCP (BRIDGE_MCP=false)."
-NOT_INSTALLED = "This server has no MCP: install coding-agent-bridge[mcp]."
 
 
 def make_endpoint(
@@ -80,12 +78,7 @@ async def _load(
     state: State,
     limits: McpLimits,
 ) -> McpServer:
-    found = await asyncio.to_thread(mcp_library)
-    if found is None and agents[0].settings.mcp.mode == "true":
-        raise ConfigurationError("BRIDGE_MCP=true needs the extra: coding-agent-bridge[mcp].")
-    if found is None:
-        raise Missing(NOT_INSTALLED)
-    make_server, make_config = found
+    make_server, make_config = await asyncio.to_thread(mcp_library)
     settings = agents[0].settings
     days = settings.limits.keep_days
     config = make_config(

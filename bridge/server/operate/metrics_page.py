@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from bridge.errors import ConfigurationError
+from bridge.errors.extras import install_line
 from bridge.runtime.tasks import TaskManager
 from bridge.server.assemble import SharedParts
 from bridge.server.extras import metrics_library
@@ -21,7 +22,7 @@ from bridge.transports.operation import PRINCIPAL
 if TYPE_CHECKING:
     from bridge.telemetry.metrics.exposition import Exposition
 
-MISSING = "The library for metrics is missing: pip install 'coding-agent-bridge[metrics]'"
+MISSING = "The library for metrics (the extra `metrics`) is missing."
 OFF = "This server has no metrics (BRIDGE_METRICS=off)."
 
 
@@ -41,7 +42,8 @@ class MetricsPage:
         self._exposition: Exposition | None = None
         self._tasks: dict[str, TaskMetrics] = {}
         if mode == "on" and self._opened() is None:
-            raise ConfigurationError(f"BRIDGE_METRICS is on. {MISSING}")
+            text = f"BRIDGE_METRICS is on. {MISSING} Install it: {install_line('metrics')}"
+            raise ConfigurationError(text)
 
     async def answer(self, request: web.Request) -> web.Response:
         """The text form of Prometheus; 403 without the scope, 404 without metrics."""

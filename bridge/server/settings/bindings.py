@@ -14,8 +14,8 @@ class McpSettings(Section, alias_generator=prefixed("bridge_mcp_")):
     """MCP: the tools for clients of the Model Context Protocol, at /mcp."""
 
     mode: Switch = Field(default="auto", alias="bridge_mcp")
-    """Whether the server has the address /mcp. auto: if the extra `mcp` is installed, which is
-    imported at the first request; true: it is imported at the start; false: no."""
+    """Whether the server has the address /mcp. auto: its library is imported at the first request;
+    true: at the start; false: no."""
     approve: Literal["person", "model"] = "person"
     """The party that may approve a step of an agent. person: with a form of the MCP client, or with
     an A2A client; model: also the model that delegated, if its token has the scope `approve`."""

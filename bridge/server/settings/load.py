@@ -14,6 +14,7 @@ from typing import Any
 
 from bridge.auth.config import LOOPBACK
 from bridge.errors import ConfigurationError
+from bridge.errors.program import command
 from bridge.files.own_modes import open_to_reader
 from bridge.sandbox.own_files import OwnFile, read_secret, refuse_reachable
 from bridge.sandbox.trusted_programs import default_workspace
@@ -144,7 +145,7 @@ def _check(settings: Settings) -> None:
     if auth.mode == "token" and not auth.config.has_tokens:
         raise ConfigurationError(
             "BRIDGE_AUTH=token requires a token: set BRIDGE_TOKEN, BRIDGE_TOKEN_FILE "
-            "(--token-file), [tokens.NAME] in CONFIG_FILE (`coding-agent-bridge token NAME` makes "
+            f"(--token-file), [tokens.NAME] in CONFIG_FILE (`{command('token')} NAME` makes "
             "one), or BRIDGE_OIDC_ISSUER."
         )
     if settings.store.database and settings.state_folder is None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bridge.errors import ConfigurationError
+from bridge.errors.program import command
 from bridge.files.folders import open_to_owner, sync
 from bridge.files.own_modes import OTHERS, open_way
 from bridge.store.sqlite.upgrade import keep_schema, kept_schemas
@@ -83,8 +84,8 @@ def _too_new(path: Path, version: int, known: int) -> str:
         f"version reads up to {known}. Use the newer version"
     )
     if any(schema <= known for schema in kept_schemas(path)):
-        return f"{text}, or return to the tasks before its upgrade: coding-agent-bridge rollback"
-    return f"{text}, or begin with a backup of this version: coding-agent-bridge restore"
+        return f"{text}, or return to the tasks before its upgrade: {command('rollback')}"
+    return f"{text}, or begin with a backup of this version: {command('restore')}"
 
 
 @contextmanager

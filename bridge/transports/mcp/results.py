@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bridge.errors.program import command
 from bridge.store.handle import TaskHandle
 from bridge.task.artifact import ANSWER_ID, LAST_WORDS
 from bridge.task.events import Failed, Interrupted, Question, TimedOut
@@ -63,7 +64,7 @@ def state_name(state: TaskState) -> str:
 
 def link(task_id: str) -> str:
     """How a person can answer the question of a task."""
-    return f"coding-agent-bridge answer {task_id}"
+    return command("answer", task_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

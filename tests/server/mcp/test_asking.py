@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridge.auth.principal import digest
+from bridge.errors.program import command
 from tests.support.mcp import (
     Json,
     Legacy,
@@ -91,7 +92,7 @@ async def test_a_canceled_form_returns_the_handle(forms: Mcp) -> None:
     asked = await forms.tool(NAME, PERMIT)
     handle = shown(await repeat(forms, asked, PERMIT, {"action": "cancel"}))
     assert handle["state"] == "input_required"
-    assert handle["question"]["link"] == f"coding-agent-bridge answer {handle['task_id']}"
+    assert handle["question"]["link"] == command("answer", handle["task_id"])
     waited = await forms.tool("wait", {"task_id": handle["task_id"], "wait_seconds": 0})
     assert shown(waited)["question"]["answered_by"] == "person"  # no form for a while
 
