@@ -76,9 +76,7 @@ def team(host: Machine, command: str) -> str:
 
 def _install(host: Machine, beside: Neighbours) -> None:
     """The model is in the settings of the CLI, which are where it signs in."""
-    shown = host.follow(
-        block_with("pip install '.[metrics,otel]'\n/opt/coding-agent-bridge/")
-    )
+    shown = host.follow(block_with("pip install '.[metrics,otel]'\n/opt/coding-agent-bridge/"))
     assert "/etc/systemd/system/coding-agent-bridge@.service\n" in shown
     host.write("/root/checkout/team.toml", SETTINGS)
     host.follow(block_with("useradd"))
