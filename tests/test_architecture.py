@@ -655,6 +655,7 @@ TESTED_ELSEWHERE = {
         "server/settings: traces",
     ),
     "tests/system/test_health_command.py": ("needs a server", "cli: health"),
+    "tests/system/test_starting.py": ("needs servers", "cli: starter; cli/operate: servers"),
     "tests/server/protocol/test_openapi.py": (
         "compares the answers of a server",
         "server: openapi",

@@ -26,6 +26,8 @@ commands for operators:
   coding-agent-bridge health --ready                     ask whether the server takes new tasks
   coding-agent-bridge token ci --expires 90d             make a token
   coding-agent-bridge reload                             apply a changed configuration
+  coding-agent-bridge servers                            list the running servers
+  coding-agent-bridge stop                               stop the one for this directory
   coding-agent-bridge backup DIR                         save the tasks, also while they run
   coding-agent-bridge install-service                    write the units of systemd
 
@@ -52,6 +54,14 @@ def server_parser(complete: bool = False) -> PlainParser:
         parents=[settings],
     )
     run.add_argument("-v", "--version", action="version", version=__version__)
+    run.add_argument(
+        "--until-idle",
+        nargs="?",
+        type=float,
+        const=30.0,
+        metavar="MINUTES",
+        help="end after so long without tasks, questions and clients [30]",
+    )
 
     check = commands.add_parser(
         "doctor",
@@ -186,6 +196,21 @@ def _add_tools(commands: argparse._SubParsersAction[PlainParser], signing: bool)
         "the changes. Exit status: 0, or 1 if the server keeps its present configuration.",
     )
     again.add_argument("--url", help="address of the server, if several run")
+    listing = commands.add_parser(
+        "servers",
+        help="list the running servers of this user",
+        description="List the running servers of this user: directories, agents, pid, start, open "
+        "tasks and address.",
+    )
+    listing.add_argument("--json", action="store_true", help="print one JSON object")
+    stop = commands.add_parser(
+        "stop",
+        help="stop a server of this user",
+        description="Stop the server for a directory, as SIGTERM does: its tasks have time to end "
+        "(BRIDGE_DRAIN_MS). Exit status: 0, 1 if it still waits, 3 without a server.",
+    )
+    stop.add_argument("root", nargs="?", metavar="ROOT", help="the directory [this one]")
+    stop.add_argument("--all", action="store_true", help="all servers of this user")
     service = commands.add_parser(
         "install-service",
         help="write the units of systemd",

@@ -44,6 +44,8 @@ def _run(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if is_client(arguments):
         return _client(arguments)
+    if not arguments and os.path.basename(sys.argv[0]) == "cab":
+        return _help(())  # it is the name of the client; `cab serve` is a server
     if not arguments or arguments[0].startswith("-"):
         arguments.insert(0, "serve")
     # The arguments after `--` are the command line of another program.
@@ -133,7 +135,9 @@ def _serve(options: argparse.Namespace) -> int:
         return _loaded(options, service.sockets.settings)
 
     service = SystemdService.take()
-    return asyncio.run(serve(read(), service, read))
+    within = options.until_idle
+    seconds = None if within is None else within * 60
+    return asyncio.run(serve(read(), service, read, until_idle=seconds))
 
 
 def _stdio(options: argparse.Namespace) -> int:
@@ -199,6 +203,17 @@ def _install_service(options: argparse.Namespace) -> int:
     from bridge.cli.operate.install_service import install_service
 
     return install_service(user=options.user, keep=options.keep, folder=options.to)
+
+
+def _servers(options: argparse.Namespace) -> int:
+    from bridge.cli.operate import servers
+
+    try:
+        if options.command == "servers":
+            return servers.servers(as_json=options.json)
+        return servers.stop(options.root, every=options.all)
+    except ClientError as error:
+        return report(error, as_json=False)
 
 
 def _loaded(options: argparse.Namespace, inherited: Mapping[str, Any] | None = None) -> Loaded:
@@ -289,6 +304,8 @@ TOOLS = {
     "reload": _operate,
     "restore": _keep,
     "rollback": _keep,
+    "servers": _servers,
+    "stop": _servers,
     "stdio": _stdio,
     "token": _operate,
 }

@@ -28,7 +28,8 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 class LocalServer:
     """`url`: its address, or unix:PATH if it has only a Unix socket. `roots`: the directories that
     its agents may work in. `token_file`: None if it requires no token. `socket`: the path of its
-    Unix socket. `inodes`: of its sockets that listen on TCP."""
+    Unix socket. `inodes`: of its sockets that listen on TCP. `until_idle`: a command started it,
+    and it ends by itself. `started`: seconds since 1970."""
 
     url: str
     pid: int
@@ -37,6 +38,8 @@ class LocalServer:
     token_file: Path | None
     socket: str | None = None
     inodes: frozenset[int] = frozenset()
+    until_idle: bool = False
+    started: float = 0.0
 
     @property
     def token(self) -> str | None:
@@ -77,22 +80,26 @@ def running(files: Iterable[Path]) -> list[LocalServer]:
 
 
 def choose(servers: Sequence[LocalServer], cwd: str) -> LocalServer:
-    """The server for a command in the directory `cwd`. Raises ClientError."""
+    """The server for a command in the directory `cwd`: the one with the deepest root above it; else
+    the only one that a person started; else the only one. Raises ClientError."""
     if not servers:
-        hint = command("--adapter", "replay")
         text = "no local server runs; start one, or name a server with --agent-card"
-        raise ClientError(NO_SERVER, text, hint=hint)
-    if len(servers) == 1:
-        return servers[0]
-    here = os.path.realpath(cwd)
-    deepest = max(one.depth(here) for one in servers)
-    best = [one for one in servers if deepest and one.depth(here) == deepest]
+        raise ClientError(NO_SERVER, text, hint=command("serve"))
+    of_people = [one for one in servers if not one.until_idle]
+    best = covering(servers, cwd) or of_people or servers
     if len(best) == 1:
         return best[0]
     lines = "\n".join(f"--agent-card {one.url}  ({', '.join(one.roots)})" for one in servers)
     text = f"several local servers run; choose one:\n{lines}"
     hint = f"--agent-card {servers[0].url}"
     raise ClientError(SEVERAL_SERVERS, text, hint=hint)
+
+
+def covering(servers: Sequence[LocalServer], cwd: str) -> list[LocalServer]:
+    """The servers with the deepest root that contains the directory."""
+    here = os.path.realpath(cwd)
+    deepest = max((one.depth(here) for one in servers), default=0)
+    return [one for one in servers if deepest and one.depth(here) == deepest]
 
 
 def _read(path: Path) -> Any:
@@ -133,6 +140,8 @@ def _server(path: Path, described: Any) -> LocalServer:
         token_file=path.parent / name if name else None,
         socket=str(described["socket"]) if described.get("socket") else None,
         inodes=frozenset(map(int, described.get("inodes", ()))),
+        until_idle=described.get("untilIdle") is True,
+        started=float(described.get("started", 0)),
     )
 
 

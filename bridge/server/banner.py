@@ -49,10 +49,15 @@ class Listening:
 
 
 def announce(
-    agents: Sequence[ConfiguredAgent], address: Listening, state: State, home: Path
+    agents: Sequence[ConfiguredAgent],
+    address: Listening,
+    state: State,
+    home: Path,
+    *,
+    until_idle: bool = False,
 ) -> Callable[[], None]:
     """Describe the running server for clients of this user: in its folder, or in a temporary one in
-    `home`. Returns the function that removes the description."""
+    `home`. `until_idle`: a command started it. Returns the function that removes it."""
     folder = state.folder or (state.operator.path.parent if state.operator else None)
     spaces = [one.settings.agent.workspaces for one in agents]
     url = address.url or f"unix:{address.path}"
@@ -61,6 +66,7 @@ def announce(
         "socket": address.path,
         "inodes": address.inodes,
         "started": time.time(),
+        "untilIdle": until_idle,
         "agents": [one.id for one in agents],
         "roots": list(dict.fromkeys(root for one in spaces for root in (one.default, *one.roots))),
         "token": state.operator.path.name if state.operator else None,

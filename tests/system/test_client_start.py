@@ -198,7 +198,7 @@ async def test_a_failure_has_one_form(
     cab = Cab(workspace, tmp_path)
     for words, status, code in (
         (("send", "--unknown"), 2, "A2ACLI_ERR_USAGE"),
-        (("send", "x"), 3, "CAB_ERR_NO_SERVER"),
+        (("send", "x", "--no-start"), 3, "CAB_ERR_NO_SERVER"),
         (("send", "x", "-a", "127.0.0.1:1"), 3, "A2ACLI_ERR_UNREACHABLE"),
         (("card", "get", "-a", "./none.json"), 3, "A2ACLI_ERR_CARD_NOT_FOUND"),
     ):

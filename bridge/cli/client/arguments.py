@@ -132,6 +132,12 @@ def _add_sending(commands: Commands, word: str, what: str) -> None:
 
 def _add_choices(parser: Parser) -> None:
     """The choices of a new conversation with an agent of a bridge."""
+    parser.add_argument(
+        "--no-start",
+        action="store_false",
+        dest="start",
+        help="do not start a server for this directory if there is none",
+    )
     own = parser.add_argument_group("for agents of a coding-agent-bridge")
     own.add_argument("--agent", metavar="ID", help="the agent; `agents` lists them")
     own.add_argument("--cwd", metavar="DIR", help="working directory [this one, if local]")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from bridge.cli.client.messages import message_parts, new_message
 from bridge.cli.client.output import Fields, Output, show_question
 from bridge.cli.client.question_policy import QuestionPolicy
-from bridge.cli.client.session import CommandSession
+from bridge.cli.client.session import CommandSession, trace
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.failure import (
@@ -301,9 +301,13 @@ def choices_of(session: CommandSession, agent: RemoteAgent, new: bool) -> Json:
 
 
 def directory(server: LocalServer, given: str | None) -> str:
-    """The working directory on this machine. Raises ClientError if no agent may work there."""
+    """The working directory on this machine: without a given one, this directory or else the
+    workspace of the server. Raises ClientError if no agent may work in the given one."""
     path = os.path.realpath(given or os.getcwd())
     if not any(is_below(path, root) for root in server.roots):
+        if given is None and server.roots:
+            trace(f"the agent works in {server.roots[0]}, the workspace of {server.url}")
+            return server.roots[0]
         roots = ", ".join(server.roots)
         text = f"the agents of {server.url} may not work in {path}, but in: {roots}"
         raise usage(text, f"--cwd {server.roots[0]}" if server.roots else None)

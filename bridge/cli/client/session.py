@@ -14,12 +14,13 @@ from typing import Any
 
 from bridge.cli.client.output import JsonOutput, Output, QuietOutput, TextOutput
 from bridge.cli.client.parser import PROGRAM
+from bridge.cli.starter import Starter
 from bridge.client import config
 from bridge.client.agent import RemoteAgent, Target, connect
 from bridge.client.credentials import CredentialStore
 from bridge.client.failure import TIMEOUT, ClientError
 from bridge.client.follow import PATIENCE, Follower
-from bridge.client.local_server import running
+from bridge.client.local_server import covering, running
 from bridge.client.questions import question_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of
 from bridge.errors.program import command
@@ -101,12 +102,28 @@ class CommandSession:
     async def connect(self) -> AsyncIterator[RemoteAgent]:
         """Raises ClientError."""
         target = self.target()
+        if self._starts(target):
+            await self._start(target.cwd)
+            target = self.target()
         if target.insecure:
             trace("warning: TLS certificates are not verified (--insecure)")
         async with connect(target) as agent:
             if target.insecure and agent.credentials:
                 trace("warning: credentials are sent over a connection that is not verified")
             yield agent
+
+    def _starts(self, target: Target) -> bool:
+        """Whether the command begins a conversation, and no local server is for this directory."""
+        begins = getattr(self.options, "start", False) and target.reference is None
+        if not begins or self.value("context_id") or self.value("task_id"):
+            return False
+        servers = target.servers
+        return not covering(servers, target.cwd) and all(one.until_idle for one in servers)
+
+    async def _start(self, cwd: str) -> None:
+        server = await Starter(cwd).start()
+        agents, stop = ", ".join(server.agents), command("stop")
+        trace(f"started a server for {cwd} ({agents}); it ends when it is idle, or by `{stop}`")
 
     def follow(self, agent: RemoteAgent) -> Follower:
         """A new follower, which interrupts and errors refer to."""

@@ -23,6 +23,7 @@ from bridge.server.agents.configured import configure_agents
 from bridge.server.app.sites import ServedAgent
 from bridge.server.banner import Listening, announce, banner
 from bridge.server.extras import token_issuer
+from bridge.server.lifecycle.idle import idle
 from bridge.server.lifecycle.parts import Parts, assemble, restore, trust_operator
 from bridge.server.lifecycle.site import CLOSE_TIMEOUT, Site, make_site
 from bridge.server.operate.log_output import log_as
@@ -59,10 +60,13 @@ async def serve(
     service: SystemdService = ALONE,
     read: Callable[[], Loaded] | None = None,
     client: OnlyClient | None = None,
+    *,
+    until_idle: float | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain. `service`: its settings are in `loaded`. `read`
     reads the settings again for a reload. With `client`, the server does not listen, and ends with
-    this client. Returns the exit status."""
+    this client. `until_idle`: the server also ends when nothing has used it for so many seconds.
+    Returns the exit status."""
     settings = loaded.settings
     log_as(loaded)
     keep_private()
@@ -93,7 +97,9 @@ async def serve(
     if client:
         return await _run_for(client, settings, parts)
     read = read or (lambda: loaded)
-    return await _run(loaded, parts, identity=identity, sockets=sockets, read=read)
+    return await _run(
+        loaded, parts, identity=identity, sockets=sockets, read=read, until_idle=until_idle
+    )
 
 
 async def _run(
@@ -103,6 +109,7 @@ async def _run(
     identity: Identity,
     sockets: Sequence[socket.socket],
     read: Callable[[], Loaded],
+    until_idle: float | None,
 ) -> int:
     stop = asyncio.Event()
     site = make_site(loaded, parts, identity, read)
@@ -117,7 +124,15 @@ async def _run(
             parts.shared.tracing.requests.place = _where(site.runner.addresses)
         await _open(parts, site, identity, address)
         home = loaded.settings.state_home
-        unused.callback(announce(parts.fleet.agents, address, parts.state, home))
+        unused.callback(
+            announce(
+                parts.fleet.agents, address, parts.state, home, until_idle=until_idle is not None
+            )
+        )
+        if until_idle is not None:
+            waiting = asyncio.create_task(idle(partial(_busy, parts, site), until_idle))
+            waiting.add_done_callback(lambda _: stop.set())
+            unused.callback(waiting.cancel)
         if loaded.settings.server.log_format == "text":
             await _print_banner(parts, address)
         log.info("ready", extra={"event": "server.ready", **_place(parts, address)})
@@ -140,6 +155,13 @@ async def _run(
     finally:
         unused.close()
         await _close_all(parts, site)
+
+
+def _busy(parts: Parts, site: Site) -> bool:
+    """Whether a task has not ended, or a client is connected."""
+    server = site.runner.server
+    open_tasks = sum(one.manager.figures()["tasks"] for one in parts.fleet.served)
+    return bool(open_tasks or (server and server.connections))
 
 
 async def _run_for(client: OnlyClient, settings: Settings, parts: Parts) -> int:

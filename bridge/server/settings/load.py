@@ -127,6 +127,7 @@ def _known(variables: Mapping[str, str]) -> dict[str, str]:
 def check(loaded: Loaded) -> None:
     """Raise ConfigurationError for settings of the server or of an agent that cannot be used."""
     for one in loaded.settings.each:
+        _check_start_directory(one)
         _check(one)
         refuse_reachable(loaded.own_files, one.writable)
     for file in loaded.own_files:
@@ -179,6 +180,15 @@ def _check(settings: Settings) -> None:
         problem = obstacle(path)
         if problem:
             raise ConfigurationError(f"{setting}: {path} cannot be a workspace: {problem}.")
+
+
+def _check_start_directory(settings: Settings) -> None:
+    here = os.getcwd()
+    if settings.agent.repo_path is None and here == os.path.realpath(os.path.expanduser("~")):
+        raise ConfigurationError(
+            f"{here} is your home directory, and agents do not work in all of it: cd to a project, "
+            "or name its directory with --root DIR."
+        )
 
 
 def _check_brokers(settings: Settings) -> None:

@@ -103,8 +103,8 @@ def test_a_description_without_a_lock_is_stale(tmp_path: Path, description: Path
     assert running([stale]) == []
 
 
-def server(url: str, *roots: str) -> LocalServer:
-    return LocalServer(url, 1, (), roots, None)
+def server(url: str, *roots: str, until_idle: bool = False) -> LocalServer:
+    return LocalServer(url, 1, (), roots, None, until_idle=until_idle)
 
 
 def test_the_server_of_the_deepest_root_is_chosen() -> None:
@@ -116,6 +116,13 @@ def test_the_server_of_the_deepest_root_is_chosen() -> None:
         with pytest.raises(ClientError) as refused:
             choose(servers, "/nowhere")
         assert refused.value.code == code
+
+
+def test_a_server_that_a_command_started_is_for_its_own_directory() -> None:
+    person, started = server("p", "/a"), server("s", "/b", until_idle=True)
+    assert choose([person, started], "/b/c") is started
+    assert choose([person, started], "/nowhere") is person
+    assert choose([started], "/nowhere") is started
 
 
 def test_tokens_are_stored_by_origin_in_a_private_file(tmp_path: Path) -> None:
