@@ -269,7 +269,7 @@ def _add_mcp(commands: Commands) -> None:
         "mcp",
         help="serve an MCP client on stdin and stdout",
         description="Forward the messages of an MCP client on stdin and stdout to this user's "
-        "bridge for the current directory. If there is none, one is started, which stays.",
+        "bridge for the current directory. If there is none, one is started, and ends when idle.",
     )
     mcp.set_defaults(command="mcp")
     mcp.add_argument("--url", help="address of the bridge [BRIDGE_URL, the local one]")
