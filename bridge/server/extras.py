@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +59,11 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
 
 
 def postgres_store(
-    settings: Settings, node: str, name: str, agents: Sequence[str], host: NodeAgents
+    settings: Settings, node: str, name: str, agents: Mapping[str, Any], host: NodeAgents
 ) -> SharedStore:
-    """The store in the database of BRIDGE_STORE, for the server with this id and name. `agents` are
-    the ids of its agents. Raises ConfigurationError, also if the extra `postgres` is missing."""
+    """The store in the database of BRIDGE_STORE, for the server with this id and name. `agents`:
+    the offers of its agents, by their ids. Raises ConfigurationError, also if the extra `postgres`
+    is missing."""
     with _needs_postgres():
         from bridge.store.postgres.connect import parse
         from bridge.store.postgres.membership import Terms
@@ -84,7 +85,7 @@ def postgres_store(
         shares=[*settings.shares],
         agents=agents,
         slots=settings.server.max_sessions,
-        config=digest(settings, agents),
+        config=digest(settings, [*agents]),
     )
     store = PostgresStore(address, node, seal=seal, terms=terms, host=host)
     store.commit_pause = settings.store.commit_pause_ms / 1000
