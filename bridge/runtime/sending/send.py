@@ -370,7 +370,7 @@ class SendOperation:
         await self._cluster.offer()
         placed = await self._tasks.find(handle.task.id)
         if placed is None:  # it was removed meanwhile
-            raise TaskNotFound("No such task.", taskId=handle.task.id)
+            raise TaskNotFound.of_task(handle.task.id)
         return Sent(placed, 0)
 
     # --- contexts ------------------------------------------------------------------------------
