@@ -135,7 +135,7 @@ class TaskNotFound(RequestError):
 
     @classmethod
     def of_task(cls, task_id: str) -> TaskNotFound:
-        return cls("The task has expired or never existed.", taskId=task_id[:256])
+        return cls("Task not found: it has expired or never existed.", taskId=task_id[:256])
 
 
 class TaskNotCancelable(RequestError):

@@ -200,7 +200,7 @@ async def test_a_foreign_task_looks_like_a_missing_task(bound: Bound, condition:
         assert foreign == await one.send(bound, "other", ABSENT, context), one
         assert foreign[0] in (200, 404), one  # JSON-RPC has its errors in the body
         assert "rror" in foreign[1], one
-        assert "The task has expired or never existed." in foreign[1], one
+        assert "Task not found: it has expired or never existed." in foreign[1], one
         if one.binding != "redis":  # which has no requests without a principal
             nobody = await one.send(bound, "anonymous", task, context)
             assert nobody == await one.send(bound, "anonymous", ABSENT, context), one
@@ -225,12 +225,12 @@ async def test_a_removed_task_looks_like_a_missing_task(tmp_path: Path) -> None:
                 response = await owner.post(body)
                 texts.add((await response.text()).replace(task, "TASK"))
             (text,) = texts
-            assert "The task has expired or never existed." in text
+            assert "Task not found: it has expired or never existed." in text
         mcp = Mcp(one.http, one.url, headers=headers("owner"))
         for tool, arguments in (("result", {"part": "text"}), ("wait", {}), ("cancel", {})):
             answer = await mcp.tool(tool, {"task_id": removed, **arguments})
             assert answer["isError"]
-            assert "The task has expired or never existed." in text_of(answer)
+            assert "Task not found: it has expired or never existed." in text_of(answer)
 
 
 @pytest.mark.parametrize(
