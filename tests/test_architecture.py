@@ -550,6 +550,7 @@ TESTED_ELSEWHERE = {
         "needs several servers",
         "runtime/nodes: asking cooperation inbox placement",
     ),
+    "tests/system/test_roles.py": ("needs several servers", "runtime/nodes: roles"),
     "tests/component/store/test_mirrors.py": ("needs a PostgreSQL server", "runtime/nodes: mirror"),
     "tests/component/store/test_membership.py": (
         "needs a PostgreSQL server",

@@ -120,7 +120,8 @@ class SessionStart:
     `folder` holds the files that came with its messages; the CLI must be able to read them. `owner`
     is the id of the principal that owns the conversation. `trusted`: the client's answer to the
     question whether the CLI may load the repository's configuration; None: not asked. `mode`: the
-    mode that the CLI reported last, if it is not the one of `options` (adapter/modes.py)."""
+    mode that the CLI reported last, if it is not the one of `options` (adapter/modes.py). `role`:
+    of the server, if the client chose it."""
 
     cwd: str
     session_id: str
@@ -130,6 +131,7 @@ class SessionStart:
     owner: str = ""
     trusted: bool | None = None
     mode: str | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

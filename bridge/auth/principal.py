@@ -132,7 +132,7 @@ def authorize(
     if not principal.may(scope):
         raise Forbidden(f"These credentials do not allow this: the scope {scope!r} is missing.")
     if task_id is not None and not (owner is not None and principal.sees(owner)):
-        raise TaskNotFound("No such task.", taskId=task_id[:256])
+        raise TaskNotFound.of_task(task_id)
 
 
 class Tokens:

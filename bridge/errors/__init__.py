@@ -16,7 +16,7 @@ BridgeError
     ├── Forbidden               a known client without the right
     ├── Unavailable             shutting down or at a limit: retry later
     ├── DataLoss                the stored data of a task is damaged: a retry is useless
-    ├── TaskNotFound            unknown, or of another owner
+    ├── TaskNotFound            unknown, expired, or of another owner
     ├── TaskNotCancelable
     ├── UnsupportedOperation
     ├── ExtendedCardNotConfigured
@@ -130,7 +130,12 @@ class DataLoss(RequestError):
 
 
 class TaskNotFound(RequestError):
-    pass
+    """`of_task` is the error for each task that the principal cannot see: it was removed, it never
+    existed, or it belongs to another owner. Nothing in the error tells which."""
+
+    @classmethod
+    def of_task(cls, task_id: str) -> TaskNotFound:
+        return cls("Task not found: it has expired or never existed.", taskId=task_id[:256])
 
 
 class TaskNotCancelable(RequestError):

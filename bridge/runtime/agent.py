@@ -50,7 +50,7 @@ class Policy:
     a message to a busy context waits for its turn, is refused, or joins the running turn if the
     CLI can take it. `queue`: the maximum number of waiting tasks of one context. `on_disconnect`:
     the treatment of a task without a client for `grace` seconds. `retention`: the finished tasks
-    that are kept."""
+    that are kept. `role`: of the server."""
 
     show_thoughts: bool = False
     models: tuple[str, ...] = ()
@@ -59,6 +59,7 @@ class Policy:
     on_disconnect: OnDisconnect = "continue"
     grace: float = 10.0
     retention: Retention = field(default_factory=Retention)
+    role: str = ""
 
 
 DEFAULT_POLICY = Policy()

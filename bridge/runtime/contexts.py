@@ -162,10 +162,12 @@ class Contexts:
         self._adopted([task for task, _ in tasks if not task.task.state.terminal])
 
     async def let_go(self, key: ContextKey) -> None:
-        """Leave a context to any server, if it has no session and no task in it has begun."""
+        """Leave a context to any server, if it has no session, no task in it has begun, and the
+        client chose no role."""
         context = self._contexts.get(key)
+        start = context and context.lease.start
         # Another directory may exist at this server alone.
-        known = context and context.lease.start.cwd == self._cwd
+        known = start and start.cwd == self._cwd and start.role is None
         if self._cluster is None or context is None or not known or not context.movable:
             return
         async with self._claiming.setdefault(key, asyncio.Lock()):

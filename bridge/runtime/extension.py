@@ -6,10 +6,11 @@ the adapter allow.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictStr
 
@@ -17,15 +18,19 @@ from bridge.a2a.requests import Params, parse
 from bridge.adapter import Adapter, SessionOptions
 from bridge.errors import InvalidParams
 
+LONGEST_NAME = 100  # characters of an unknown name that are compared with the known ones
 LONGEST = 100 * 1024  # characters of a message in which the keywords of a profile are searched
 OnDisconnect = Literal["continue", "cancel"]
 """The treatment of a task after its client left (BRIDGE_ON_DISCONNECT)."""
+
+T = TypeVar("T")
 
 
 class _Wishes(Params):
     model_config = ConfigDict(**{**Params.model_config, "str_max_length": 4096})
 
     cwd: Any = None  # Workspaces validates it
+    role: StrictStr | None = None
     model: StrictStr | None = None
     mode: StrictStr | None = None
     budget_usd: StrictFloat | None = Field(None, gt=0)  # also integers
@@ -61,10 +66,11 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`cwd` and `session` belong to the context, the other members to the task. None: no choice.
-    Later messages may change the mode and the model of the session."""
+    """`cwd`, `role` and `session` belong to the context, the other members to the task. None: no
+    choice. Later messages may change the mode and the model of the session."""
 
     cwd: Any = None
+    role: str | None = None
     session: SessionOptions = field(default_factory=SessionOptions)
     thoughts: bool | None = None
     on_disconnect: OnDisconnect | None = None
@@ -96,7 +102,17 @@ def read_options(
     if wishes.budget_usd is not None and not adapter.takes_budget:
         raise _refusal("budgetUsd", "This agent takes no budget.")
     session = SessionOptions(wishes.model, wishes.mode, wishes.budget_usd)
-    return Options(wishes.cwd, session, wishes.thoughts, wishes.on_disconnect)
+    return Options(wishes.cwd, wishes.role, session, wishes.thoughts, wishes.on_disconnect)
+
+
+def known_value(what: str, name: str, known: Mapping[str, T]) -> T:
+    """The value of a name that the client chose. Raises InvalidParams with the known names."""
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name[:LONGEST_NAME], known, 1)
+    text = f"Unknown {what}; there are: {', '.join(known) or 'none'}."
+    text += f" Did you mean {near[0]}?" if near else ""
+    raise _refusal(what, text)
 
 
 def check_model(model: str | None, models: tuple[str, ...]) -> None:

@@ -8,7 +8,6 @@ the default agent (docs/extension.md).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from bridge.a2a.requests import ListParams, SendParams
 from bridge.auth.principal import Principal, Scope, authorize
 from bridge.errors import InvalidParams
 from bridge.runtime.audience import Listener
-from bridge.runtime.extension import Profile
+from bridge.runtime.extension import Profile, known_value
 from bridge.runtime.sending.send import Sent
 from bridge.runtime.tasks import TaskManager
 from bridge.store.changes import ContextKey
@@ -28,8 +27,6 @@ from bridge.store.cluster import Cluster
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store, TaskQuery
 from bridge.store.serialization import micros
-
-LONGEST_NAME = 100  # characters of an unknown name that are compared with the known ones
 
 
 class Router:
@@ -156,7 +153,7 @@ class Router:
         message = params.message
         wishes = _wishes(message.metadata, params.metadata)
         name = wishes.get("profile")
-        profile: Profile | None = _known("profile", name, self._profiles) if name else None
+        profile: Profile | None = known_value("profile", name, self._profiles) if name else None
         chosen = self._named(wishes, profile)
         owner = await self._having(principal, message.task_id, message.context_id)
         begun = message.task_id or (len(self._managers) > 1 and owner)
@@ -172,10 +169,10 @@ class Router:
     def _named(self, wishes: Mapping[str, str], profile: Profile | None) -> str | None:
         """The agent that the client named directly, or with a skill or profile."""
         if "agent" in wishes:
-            _known("agent", wishes["agent"], self._managers)
+            known_value("agent", wishes["agent"], self._managers)
             return wishes["agent"]
         if "skill" in wishes:
-            agent: str = _known("skill", wishes["skill"], self._skills)
+            agent: str = known_value("skill", wishes["skill"], self._skills)
             return agent
         return profile.agent if profile else None
 
@@ -194,15 +191,6 @@ def _wishes(*metadata: Mapping[str, Any] | None) -> dict[str, str]:
                 raise InvalidParams(text, [(f"metadata.bridge.{name}", "not a string")])
             found[name] = named[name]
     return found
-
-
-def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name[:LONGEST_NAME], known, 1)
-    text = f"Unknown {what}; there are: {', '.join(known) or 'none'}."
-    text += f" Did you mean {near[0]}?" if near else ""
-    raise InvalidParams(text, [(f"metadata.bridge.{what}", text)])
 
 
 def _with_model(params: SendParams, model: str) -> dict[str, Any]:

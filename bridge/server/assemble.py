@@ -132,6 +132,7 @@ def make_policy(agent: ConfiguredAgent, shared: SharedParts) -> Policy:
         on_disconnect=settings.agent.on_disconnect,
         grace=settings.limits.disconnect_grace_ms / 1000,
         retention=retention,
+        role=shared.state.role,
     )
 
 

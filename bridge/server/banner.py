@@ -15,6 +15,7 @@ from bridge.process import cgroup
 from bridge.process.process_tree import missed
 from bridge.sandbox.profile import Sandbox
 from bridge.server.agents.configured import ConfiguredAgent
+from bridge.server.app.sites import CARD_PATHS
 from bridge.server.state_dir import State
 from bridge.server.token_file import describe
 
@@ -105,7 +106,7 @@ def banner(
         lines.append(f"  sandbox    {sandbox or NO_SANDBOX}")
         if sandbox and sandbox.left_open:
             lines.append(f"  left open  {'; '.join((*sandbox.left_open, *missed()))}")
-    base = address.base
+    base, card = address.base, CARD_PATHS[0]
     open_to = OPEN_TO_ALL if address.url else OPEN_TO_USER
     curl = f"curl -N {base}" if address.url else f"curl -N --unix-socket {_quoted(address)} {base}"
     lines += [
@@ -116,7 +117,8 @@ def banner(
         f"  endpoint   {base}/a2a/jsonrpc",
         *(f"             {base}/agents/{agent.id}/a2a/jsonrpc" for agent in agents[1:]),
         *more,
-        f"  card       {base}/.well-known/agent-card.json",
+        f"  card       {base}{card}",
+        *(f"             {base}/agents/{agent.id}{card}" for agent in agents[1:]),
         "  guide      docs/deploy.md, for a server of several people",
         f"  try it     {curl}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
         f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",

@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +60,11 @@ def token_issuer(settings: Settings) -> TokenIssuer | None:
 
 
 def postgres_store(
-    settings: Settings, node: str, name: str, agents: Sequence[str], host: NodeAgents
+    settings: Settings, node: str, name: str, agents: Mapping[str, Any], host: NodeAgents
 ) -> SharedStore:
-    """The store in the database of BRIDGE_STORE, for the server with this id and name. `agents` are
-    the ids of its agents. Raises ConfigurationError, also if the extra `postgres` is missing."""
+    """The store in the database of BRIDGE_STORE, for the server with this id and name. `agents`:
+    the offers of its agents, by their ids. Raises ConfigurationError, also if the extra `postgres`
+    is missing."""
     with _needs_postgres():
         from bridge.store.postgres.connect import parse
         from bridge.store.postgres.membership import Terms
@@ -85,7 +86,7 @@ def postgres_store(
         shares=[*settings.shares],
         agents=agents,
         slots=settings.server.max_sessions,
-        config=digest(settings, agents),
+        config=digest(settings, [*agents]),
     )
     store = PostgresStore(address, node, seal=seal, terms=terms, host=host)
     store.commit_pause = settings.store.commit_pause_ms / 1000
@@ -328,26 +329,35 @@ def card_signer(keys: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
 
 def load_card_keys(path: Path, *, signing: bool) -> CardKeys:
-    """The keys of a JWK Set, to sign or to verify cards with. Other users must not have access to
-    a file with private keys. Raises ConfigurationError, without key material."""
-    from bridge.a2a.canonical_card import SignatureError
-    from bridge.a2a.signing import MAX_BYTES, parse_json, read_keys
+    """The keys of a JWK Set in a file, to sign or to verify cards with. Other users must not have
+    access to a file with private keys. Raises ConfigurationError, without key material."""
+    from bridge.a2a.signing import MAX_BYTES
 
     data, mode = read_file(path, MAX_BYTES)
+    remedy = f"Run: chmod 600 {path}" if mode & 0o077 else ""
+    return read_card_keys(data, str(path), signing=signing, remedy=remedy)
+
+
+def read_card_keys(data: bytes, place: str, *, signing: bool, remedy: str) -> CardKeys:
+    """The keys of a JWK Set from a file or URL. `remedy`: for private keys, if other users can read
+    the place. Raises ConfigurationError, without key material."""
+    from bridge.a2a.canonical_card import SignatureError
+    from bridge.a2a.signing import parse_json, read_keys
+
     try:
         document = parse_json(data)
     except SignatureError:
         document = None
     jwks = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(jwks, list) or not all(isinstance(jwk, dict) for jwk in jwks) or not jwks:
-        raise ConfigurationError(f'{path} is not a JWK Set with keys: {{"keys": [{{…}}, …]}}')
-    if mode & 0o077 and any("d" in jwk or "k" in jwk for jwk in jwks):
+        raise ConfigurationError(f'{place} is not a JWK Set with keys: {{"keys": [{{…}}, …]}}')
+    if remedy and any("d" in jwk or "k" in jwk for jwk in jwks):
         text = "has private keys and is accessible to other users"
-        raise ConfigurationError(f"{path} {text}. Run: chmod 600 {path}")
+        raise ConfigurationError(f"{place} {text}. {remedy}")
     try:
         return read_keys(jwks, signing=signing)
     except ConfigurationError as problem:
-        raise ConfigurationError(f"{path}: {problem}") from None
+        raise ConfigurationError(f"{place}: {problem}") from None
 
 
 def read_file(path: Path, limit: int) -> tuple[bytes, int]:

@@ -43,7 +43,7 @@ class State:
     """`folder` is None for a server without durable state. `markers`: the prefix of
     the markers of its processes, the same in every run. `operator`: the operator token, if the
     server requires tokens. `database`: the place of the tasks, if it is not the folder; `shared`:
-    the store, if other servers may use it, too."""
+    the store, if other servers may use it, too. `role`: of the server (BRIDGE_NODE)."""
 
     store: Store = field(default_factory=MemoryStore)
     folder: Path | None = None
@@ -53,6 +53,7 @@ class State:
     attended: int | None = None  # while open, this process moves session output
     database: str = ""
     shared: SharedStore | None = None
+    role: str = ""
 
     @property
     def cluster(self) -> Cluster | None:

@@ -232,4 +232,4 @@ class Prewarm:
 
 def _launch(start: SessionStart) -> SessionStart:
     """The start with only the members that affect a session that begins a conversation."""
-    return replace(start, session_id="", owner="", trusted=start.trusted or None)
+    return replace(start, session_id="", owner="", trusted=start.trusted or None, role=None)

@@ -6,9 +6,9 @@ All methods raise Unavailable while the database cannot be reached.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from bridge.store.changes import ContextKey, Fence, MessageKey
 from bridge.store.protocol import KnownMessage, Store
@@ -37,8 +37,9 @@ class NodeStatus:
     """A server that uses the store. `name` is for people, `runs`: whether it is connected now,
     `seen`: when it last showed that it runs, `working`: the number of its unfinished tasks.
     `agents`: the ids of those that it serves. `silent`: seconds since `seen`, by the clock of the
-    database. `state`: up, draining, away or fenced; `age`: seconds since this server saw its newest
-    beat."""
+    database. `state`: up, draining, away or fenced. `slots`: for live sessions. `offers`: the
+    skills, models and modes of its agents, by their ids. `age`: seconds since this server saw its
+    newest beat."""
 
     id: str
     name: str
@@ -49,7 +50,18 @@ class NodeStatus:
     agents: Sequence[str]
     silent: float
     state: str = "up"
+    slots: int = 0
+    offers: Mapping[str, Any] = field(default_factory=dict)
     age: float | None = None
+
+    @property
+    def role(self) -> str:
+        return role_of(self.name)
+
+
+def role_of(name: str) -> str:
+    """The role of the server with this name (BRIDGE_NODE)."""
+    return name.partition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,10 @@ class Cluster(Protocol):
 
     async def holder(self, key: ContextKey) -> Holder | None:
         """The server that has the context; None if no server does."""
+
+    async def assign(self, key: ContextKey, node: str) -> bool:
+        """Give a context that was not begun, and that no running server has, to the server with the
+        id `node`. False: it was begun, or a server has it."""
 
     async def ask(self, command: Command, holder: str) -> bytes | None:
         """Give the command to the server with the id `holder`, and wait for its answer. None: that

@@ -125,7 +125,7 @@ def read_errors(task_id: str) -> Iterator[None]:
         log.exception("a task cannot be read", extra={"task": task_id})
         raise DataLoss(DAMAGED) from error
     except LookupError as error:
-        raise TaskNotFound("No such task.", taskId=task_id) from error
+        raise TaskNotFound.of_task(task_id) from error
 
 
 class Recent:

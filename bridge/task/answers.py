@@ -79,6 +79,18 @@ _QUOTES = str.maketrans("‘’‚‛“”„‟", "''''\"\"\"\"")  # noqa: RUF
 _AROUND = " \t\r\n.!\"'`*_"
 
 
+def names_question(message: Message) -> bool:
+    """Whether the message can only be an answer. The answer may be too late."""
+    found = (part.data for part in message.parts if isinstance(part, DataPart))
+    return any(isinstance(data, dict) and "questionId" in data for data in found)
+
+
+def names_open(message: Message, question: Question | None) -> bool:
+    """Whether the message names the open question."""
+    found = [part.data for part in message.parts if isinstance(part, DataPart)]
+    return question is not None and any(data.get("questionId") == question.id for data in found)
+
+
 def read_answer(question: Question, message: Message) -> Answer | None:
     """The answer in `message`, or None if it cannot be understood."""
     facts = [part.data for part in message.parts if isinstance(part, DataPart)]

@@ -1232,6 +1232,15 @@ CARDS = (
         ),
     ),
     Requirement(
+        "card-state-history",
+        "0.3",
+        "0.3 §5.5.2",
+        "MAY",
+        "`stateTransitionHistory` is false: no member of a task has its earlier states, and 1.0 "
+        "removed the capability. A stream from the beginning repeats each change of the state.",
+        _in("server/protocol/cards", "test_the_card_promises_no_history_of_states"),
+    ),
+    Requirement(
         "card-extended-none",
         "1.0",
         "§3.3.4, §3.1.11",

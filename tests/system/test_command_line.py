@@ -132,6 +132,24 @@ async def test_the_banner_says_what_is_served_where_and_how_to_try_it(
     assert not server.url.endswith(":0")
 
 
+async def test_the_banner_has_the_card_of_every_agent(
+    workspace: Path, tmp_path: Path, http: aiohttp.ClientSession
+) -> None:
+    config = tmp_path / "bridge.toml"
+    config.write_text("[agents.one]\n[agents.two]\n[agents.three]\n")
+    settings: Any = {"AGENT_ADAPTER": "jsonl", "AGENT_BINARY": agent(tmp_path)}
+    async with bridge(workspace, CONFIG_FILE=str(config), **settings) as server:
+        listed = re.search(r"^  card +(.*\n(?: {13}http.*\n)*)", server.log, re.M)
+        assert listed
+        cards = listed[1].split()
+        names = []
+        for url in cards:
+            async with http.get(url) as response:
+                names.append((await response.json())["supportedInterfaces"][0]["url"])
+    places = ("", "/agents/two", "/agents/three")
+    assert names == [f"{server.url}{place}/a2a/jsonrpc" for place in places]
+
+
 async def test_the_command_of_the_banner_works_as_it_stands(
     workspace: Path, tmp_path: Path
 ) -> None:

@@ -76,6 +76,9 @@ async def agents(session: CommandSession) -> int:
         fields.field("Agent", f"{one.get('id')}{default}")
         fields.field("Name", one.get("name", ""))
         fields.field("Description", one.get("description", ""))
+        for server in one.get("nodes") or ():
+            slots = server.get("capabilities", {}).get("slots", "?")
+            fields.field("Server", f"{server.get('name')}, {slots} slots")
     return 0
 
 

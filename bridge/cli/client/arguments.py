@@ -140,6 +140,7 @@ def _add_choices(parser: Parser) -> None:
     )
     own = parser.add_argument_group("for agents of a coding-agent-bridge")
     own.add_argument("--agent", metavar="ID", help="the agent; `agents` lists them")
+    own.add_argument("--role", metavar="R", help="role of a server that begins the conversation")
     own.add_argument("--cwd", metavar="DIR", help="working directory [this one, if local]")
     own.add_argument("--model", metavar="M")
     own.add_argument("--mode", metavar="M", help="permission mode")

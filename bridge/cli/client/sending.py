@@ -36,7 +36,10 @@ from bridge.client.questions import (
 from bridge.client.shapes import Json, short, state_of
 
 _SHORTEST_ID = 16  # characters of a messageId that a server remembers
-_CHOICES = {"agent": "agent", "model": "model", "mode": "mode", "budget": "budgetUsd"}
+_CHOICES = {
+    **{flag: flag for flag in ("agent", "role", "model", "mode")},
+    "budget": "budgetUsd",
+}
 
 
 class Person(Protocol):
@@ -285,7 +288,7 @@ def needs_extension(flag: str) -> ClientError:
 
 def choices_of(session: CommandSession, agent: RemoteAgent, new: bool) -> Json:
     """The choices of the conversation. `new`: the message begins it, so that the current directory
-    is chosen for a local server."""
+    is chosen for a local server. One with a role may be on another machine."""
     options = vars(session.options)
     chosen = {
         name: options[flag] for flag, name in _CHOICES.items() if options.get(flag) is not None
@@ -295,6 +298,7 @@ def choices_of(session: CommandSession, agent: RemoteAgent, new: bool) -> Json:
     if chosen and not agent.card.is_bridge:
         flag = "budget" if "budgetUsd" in chosen else next(iter(chosen))
         raise needs_extension(f"--{flag}")
+    new = new and "role" not in chosen
     if agent.server and agent.card.is_bridge and ("cwd" in chosen or new):
         chosen["cwd"] = directory(agent.server, chosen.get("cwd"))
     return chosen

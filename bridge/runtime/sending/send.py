@@ -23,6 +23,7 @@ from bridge.runtime.context import Context
 from bridge.runtime.contexts import Contexts
 from bridge.runtime.extension import Options
 from bridge.runtime.nodes.commands import Accepted, Elsewhere, done
+from bridge.runtime.nodes.roles import Roles
 from bridge.runtime.recorder import created_by
 from bridge.runtime.sending.idempotency import IdempotencyIndex, Reservation
 from bridge.runtime.sending.start import ContextStarts, changed
@@ -31,7 +32,8 @@ from bridge.store.cluster import Command
 from bridge.store.handle import TaskHandle, readable
 from bridge.store.protocol import CANNOT_WRITE
 from bridge.store.serialization import dump
-from bridge.task.message import DataPart, Message, RawPart, UrlPart
+from bridge.task.answers import names_open, names_question
+from bridge.task.message import Message, RawPart, UrlPart
 from bridge.task.state import Task
 from bridge.workspace.paths import Workspaces, check_place
 
@@ -94,18 +96,18 @@ class SendOperation:
         self._contexts = contexts
         self._agent = contexts.agent
         self._tasks = contexts.tasks
-        self._cluster = contexts.tasks.cluster
-        self._starts = ContextStarts(adapter, workspaces, policy.models)
-        self._policy = policy
+        self._cluster = cluster = contexts.tasks.cluster
+        self._roles = cluster and Roles(cluster, self._tasks.agent, self._tasks.store.node)
         self._get = get
         self._begun = begun
         self._idempotency = IdempotencyIndex(self._tasks)
         self.closed = False
+        self.change(adapter, workspaces, policy)
 
     def change(self, adapter: type[Adapter], workspaces: Workspaces, policy: Policy) -> None:
         """Accept later messages with these settings and those of the contexts."""
         self._agent = self._contexts.agent
-        self._starts = ContextStarts(adapter, workspaces, policy.models)
+        self._starts = ContextStarts(adapter, workspaces, policy.models, policy.role)
         self._policy = policy
 
     async def send(
@@ -125,12 +127,14 @@ class SendOperation:
                     answer = done(command, Accepted(known.task.id, again.after, again=True))
                     self._tasks.store.append([answer], fence=None)
                 return again
-            context_id = message.context_id or str(uuid.uuid4())
-            key = ContextKey(self._tasks.agent, principal.id, context_id)
+            context_id = message.context_id or (command.context.id if command else "")
+            key = ContextKey(self._tasks.agent, principal.id, context_id or str(uuid.uuid4()))
             named = await self._named(message, principal, key)
             if named and params.purpose == "begin":
                 text = "The context asks a question; answer it before you delegate more to it."
                 raise UnsupportedOperation(text)
+            if not (command or named or self._contexts.get(key)):
+                await self._direct(key, params, principal)
             async with (
                 self._contexts.claimed(named.context if named else key) as fence,
                 self._admitted(principal, named) as start,
@@ -187,14 +191,15 @@ class SendOperation:
         if message.context_id not in (None, task.context_id):
             text = "contextId is not the one of this task"
             raise InvalidParams(text, [("message.contextId", "does not belong to the task")])
-        reopens = request.params.reopens and message.context_id and not _names_question(message)
+        reopens = request.params.reopens and message.context_id and not names_question(message)
         if task.state.terminal and not reopens:
             text = (
                 f"The task is {task.state.value}; to continue, send a message with its contextId."
             )
             raise UnsupportedOperation(text)
+        late = task.question is None and names_question(message)
         only_answers = request.params.purpose == "answer"
-        if not _answers(message, task) if only_answers else _is_late(message, task):
+        if not names_open(message, task.question) if only_answers else late:
             raise UnsupportedOperation("The question is closed, so the answer had no effect.")
         context = self._contexts.get(handle.context)
         if context:
@@ -293,6 +298,13 @@ class SendOperation:
 
     # --- several servers -----------------------------------------------------------------------
 
+    async def _direct(self, key: ContextKey, params: SendParams, principal: Principal) -> None:
+        """Raises Elsewhere if the client chose the role of another server."""
+        role = self._starts.options(params.message, params).role if self._roles else None
+        if self._roles and role is not None:
+            authorize(principal, "run")
+            await self._roles.direct(key, role)
+
     @asynccontextmanager
     async def _admitted(
         self, principal: Principal, named: TaskHandle | None
@@ -325,9 +337,10 @@ class SendOperation:
         if pool.limit == 0:
             return True
         options = self._starts.options(request.message, request.params)
-        return options.cwd is None and any(  # a chosen directory may exist here only
-            one.runs and one.id != self._tasks.store.node for one in await self._cluster.nodes()
-        )
+        if options.role is not None or options.cwd is not None:  # it may exist here only
+            return False
+        servers = await self._cluster.nodes()
+        return any(one.runs and one.id != self._tasks.store.node for one in servers)
 
     async def _place(self, request: _Request) -> Sent:
         """Store the task in a context without a server."""
@@ -357,7 +370,7 @@ class SendOperation:
         await self._cluster.offer()
         placed = await self._tasks.find(handle.task.id)
         if placed is None:  # it was removed meanwhile
-            raise TaskNotFound("No such task.", taskId=handle.task.id)
+            raise TaskNotFound.of_task(handle.task.id)
         return Sent(placed, 0)
 
     # --- contexts ------------------------------------------------------------------------------
@@ -380,21 +393,3 @@ class SendOperation:
         if context.queued >= self._policy.queue:
             text = f"{context.queued} tasks of this context are waiting already"
             raise UnsupportedOperation(f"{text} (BRIDGE_MAX_TASKS_PER_CONTEXT).")
-
-
-def _answers(message: Message, task: Task) -> bool:
-    """Whether the message names the open question of the task."""
-    found = [part.data for part in message.parts if isinstance(part, DataPart)]
-    question = task.question
-    return question is not None and any(data.get("questionId") == question.id for data in found)
-
-
-def _is_late(message: Message, task: Task) -> bool:
-    """Whether the message is an answer, but no question is open."""
-    return task.question is None and _names_question(message)
-
-
-def _names_question(message: Message) -> bool:
-    """Whether the message can only be an answer. The answer may be too late."""
-    found = (part.data for part in message.parts if isinstance(part, DataPart))
-    return any(isinstance(data, dict) and "questionId" in data for data in found)

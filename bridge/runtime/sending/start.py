@@ -12,7 +12,7 @@ from bridge.a2a.requests import SendParams
 from bridge.adapter import Adapter, SessionStart
 from bridge.auth.principal import Principal
 from bridge.errors import InvalidParams
-from bridge.runtime.extension import Options, check_model, read_options
+from bridge.runtime.extension import Options, check_model, known_value, read_options
 from bridge.task.message import Message
 from bridge.workspace.paths import Workspaces, check_place
 
@@ -21,14 +21,15 @@ CONTEXT_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 class ContextStarts:
     """Decides with which parameters a context begins. `models`: those that the operator allows.
-    All methods raise InvalidParams."""
+    `role`: of this server. All methods raise InvalidParams."""
 
     def __init__(
-        self, adapter: type[Adapter], workspaces: Workspaces, models: tuple[str, ...]
+        self, adapter: type[Adapter], workspaces: Workspaces, models: tuple[str, ...], role: str
     ) -> None:
         self._adapter = adapter
         self._workspaces = workspaces
         self._models = models
+        self._role = role
 
     def options(self, message: Message, params: SendParams) -> Options:
         """The choices of the client in the metadata."""
@@ -41,12 +42,16 @@ class ContextStarts:
         if named is not None and not CONTEXT_ID.fullmatch(named):
             text = "contextId may have up to 128 letters, digits and _ . : -"
             raise InvalidParams(text, [("message.contextId", text)])
+        if options.role is not None:
+            known_value("role", options.role, {self._role: True})
         cwd = self._workspaces.resolve(options.cwd, principal.workspaces)
         session = options.session
         if params.model and not session.model:
             check_model(params.model, self._models)
             session = replace(session, model=params.model)
-        return SessionStart(cwd, str(uuid.uuid4()), options=session, owner=principal.id)
+        return SessionStart(
+            cwd, str(uuid.uuid4()), options=session, owner=principal.id, role=options.role
+        )
 
     def check(self, start: SessionStart, options: Options, principal: Principal) -> None:
         """The principal may use the directory of a known context, and the agent can change those
@@ -67,7 +72,11 @@ class ContextStarts:
             raise InvalidParams(text, [(f"metadata.bridge.{name}", text)])
 
     def _check_lasting(self, start: SessionStart, options: Options) -> None:
-        """The directory and the budget are those of a known context, as far as they are given."""
+        """The directory, the role and the budget are those of a known context, as far as they are
+        given."""
+        if options.role not in (None, self._role):
+            text = f"this context is at a server with the role {self._role}; begin a new context"
+            raise InvalidParams(text, [("metadata.bridge.role", text)])
         if options.cwd is not None and self._workspaces.resolve(options.cwd) != start.cwd:
             text = "this context works in another directory; begin a new context"
             raise InvalidParams(text, [("metadata.bridge.cwd", text)])

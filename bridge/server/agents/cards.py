@@ -86,6 +86,16 @@ def as_skill(agent: ConfiguredAgent) -> Skill:
     )
 
 
+def offer_of(agent: ConfiguredAgent) -> dict[str, list[str]]:
+    """The choices that the agent offers, as GET /agents lists them for each server."""
+    settings = agent.settings.agent
+    return {
+        "skills": [skill.id for skill in settings.skills or SKILLS],
+        "models": [*settings.models],
+        "modes": [*agent.adapter.modes],
+    }
+
+
 def make_details(agent: ConfiguredAgent, version: str) -> dict[str, object]:
     """The members of the extended card. They contain no paths: paths concern only the operator."""
     settings = agent.settings

@@ -43,6 +43,9 @@ LOUD = ("transports.jsonrpc", "transports.rest", "transports.sse", "telemetry.re
 for name in LOUD:  # a client can repeat a request that fails
     logging.getLogger(f"bridge.{name}").addFilter(RateLimitedLogs())
 
+ROUTED = (
+    "metadata.bridge.role of a message that begins a conversation chooses a server with this role"
+)
 Find = Callable[[web.Request], AgentSite]
 
 
@@ -146,4 +149,4 @@ async def _list_agents(sites: Sites, monitor: Monitor | None, request: web.Reque
             one["nodes"] = servers[one["id"]]
     own = {one["id"] for one in listed}
     listed += [{"id": agent, "nodes": on} for agent, on in servers.items() if agent not in own]
-    return web.json_response({"agents": listed})
+    return web.json_response({"agents": listed, **({"note": ROUTED} if servers else {})})

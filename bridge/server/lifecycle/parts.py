@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from bridge.auth.authentication import Identity
 from bridge.auth.quotas import Quotas
@@ -15,6 +16,7 @@ from bridge.process.spawn import libraries
 from bridge.push.notifier import Push
 from bridge.runtime.nodes.cooperation import Cooperation
 from bridge.sandbox.profile import Sandbox
+from bridge.server.agents.cards import offer_of
 from bridge.server.agents.cli_info import check_logins, version_of
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.agents.fleet import Fleet
@@ -35,7 +37,7 @@ from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State, default_name, is_made, open_state
 from bridge.server.token_file import open_token
 from bridge.session.pool import SessionPool
-from bridge.store.cluster import SharedStore
+from bridge.store.cluster import SharedStore, role_of
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import TaskHead
 from bridge.telemetry.request_log import RequestLog
@@ -86,7 +88,7 @@ async def assemble(
     ports.bound()
     pool = make_pool(settings)
     node = NodeAgents()
-    state = await _open_state(loaded, unused, [one.id for one in agents], node)
+    state = await _open_state(loaded, unused, {one.id: offer_of(one) for one in agents}, node)
     ports.own(state.folder, state.markers)
     workspaces = {path for one in settings.each for path in one.writable}
     Places(settings.state_home).record([state.folder] if state.folder else [], workspaces)
@@ -160,15 +162,16 @@ def make_pool(settings: Settings) -> SessionPool:
 
 
 async def _open_state(
-    loaded: Loaded, unused: contextlib.ExitStack, agents: Sequence[str], node: NodeAgents
+    loaded: Loaded, unused: contextlib.ExitStack, agents: Mapping[str, Any], node: NodeAgents
 ) -> State:
     """The state of earlier servers, if there is a folder for it, and the operator token. `agents`:
-    the ids of the agents, the default one first."""
+    their offers, by their ids, the default one first."""
     settings, clean = loaded.settings, loaded.secrets.clean
     audit, database = settings.audit_file, settings.store.database
+    default = next(iter(agents))
 
     def make_store(identity: str) -> SharedStore:
-        node.name = settings.store.node or default_name(agents[0], identity)
+        node.name = settings.store.node or default_name(default, identity)
         return postgres_store(settings, identity, node.name, agents, node)
 
     folder = settings.store_folder
@@ -180,6 +183,7 @@ async def _open_state(
             raise
         log.warning("tasks will not survive a restart", extra={"reason": str(error)})
         state = await open_state(None, audit, clean)
+    state = replace(state, role=role_of(settings.store.node or default))
     if not settings.auth.config.required:
         return state
     try:

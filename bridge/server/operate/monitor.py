@@ -139,17 +139,20 @@ class Monitor:
         ]
         return web.json_response({"nodes": listed})
 
-    async def discovered(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
+    async def discovered(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """The servers of each agent, by its id; empty if the store is not shared."""
-        found: dict[str, list[Mapping[str, str]]] = {}
+        found: dict[str, list[Mapping[str, Any]]] = {}
         for one in await self._servers():
             if one.state != "up" or one.silent > self._max_age:
                 continue
-            role, _, instance = one.name.partition(":")
+            instance = one.name.removeprefix(f"{one.role}:")
             seen = timestamp(moment(one.seen))
-            facts = {"role": role, "instance_id": instance, "last_seen": seen}
+            facts = {"role": one.role, "instance_id": instance, "last_seen": seen}
             for agent in one.agents:
-                found.setdefault(agent, []).append({"name": one.name, **facts})
+                offer = {"slots": one.slots, **one.offers.get(agent, {})}
+                found.setdefault(agent, []).append(
+                    {"name": one.name, **facts, "capabilities": offer}
+                )
         return found
 
     async def _servers(self) -> Sequence[NodeStatus]:

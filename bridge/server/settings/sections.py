@@ -38,6 +38,7 @@ from bridge.server.settings.values import (
 from bridge.task.approval_policy import Rule
 from bridge.workspace.paths import Workspaces
 
+OWN_PREFIXES = ("BRIDGE_", "A2ACLI_")  # of variables with tokens of this server and its client
 # Variables of the server that every CLI gets; `*` is a wildcard. An adapter adds names of its own.
 # No other variable reaches a CLI, so the settings and secrets of the bridge do not.
 CHILD_ENVIRONMENT = (
@@ -300,8 +301,9 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     args: Words = ()
     """Further arguments of the CLI, quoted as for a shell."""
     env: Names = ()
-    """Names of further environment variables for the CLI, separated by commas. Values come from the
-    environment or from the file of --env-file or `.env`."""
+    """Names of further environment variables for the CLI, separated by commas, with `*` as
+    wildcard. Values come from the environment or from the file of --env-file or `.env`. Names that
+    begin with BRIDGE_ or A2ACLI_ never reach the CLI."""
     repo_path: str | None = None
     """Workspace of the agent. Unset: the current directory of the server, or its folder `workspace`
     if that directory is a checkout of the bridge."""
@@ -396,11 +398,12 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     ) -> dict[str, str]:
         """The variables for a CLI: of the environment those of CHILD_ENVIRONMENT, `declared` (names
         with `*` as wildcard) and AGENT_ENV; of `extra` (the .env file) only those of AGENT_ENV."""
-        patterns = (*CHILD_ENVIRONMENT, *declared, *self.env)
-        inherited = {
+        known = (*CHILD_ENVIRONMENT, *declared)
+        sources = ((extra, self.env), (os.environ, (*known, *self.env)))
+        return {
             name: value
-            for name, value in os.environ.items()
-            if any(fnmatchcase(name, pattern) for pattern in patterns)
+            for source, patterns in sources
+            for name, value in source.items()
+            if not name.startswith(OWN_PREFIXES)
+            and any(fnmatchcase(name, pattern) for pattern in patterns)
         }
-        named = {name: extra[name] for name in self.env if name in extra}
-        return {**named, **inherited}

@@ -109,6 +109,9 @@ class PostgresCluster:
         found = await self._reader.rows(queries.HOLDER, LOCK_CLASS + 1, *columns_of(key))
         return Holder(*found[0]) if found else None
 
+    async def assign(self, key: ContextKey, node: str) -> bool:
+        return bool(await self._fenced(_ASSIGN, *columns_of(key), node, LOCK_CLASS + 1))
+
     # --- commands ------------------------------------------------------------------------------
 
     async def ask(self, command: Command, holder: str) -> bytes | None:
@@ -228,6 +231,15 @@ class PostgresCluster:
         return await self._claims.fenced(statement, self._node, self._writer.epoch, *values)
 
 
+# A context without a start was not begun: the server that got it has ended before.
+_ASSIGN = f"""
+    WITH mine AS MATERIALIZED (SELECT fence(%s, %s))
+    INSERT INTO context AS known (agent, owner, id, node, token)
+    SELECT %s, %b, %b, %s, nextval('tokens') FROM mine
+    ON CONFLICT (agent, owner, id) DO UPDATE SET node = excluded.node, token = excluded.token
+    WHERE known.start IS NULL
+        AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = known.node AND {queries.RUNS})
+    RETURNING token"""  # noqa: S608
 _NO_ANSWER = "The server that works in this context does not answer. Retry later."
 _MAY_TAKE_EFFECT = (
     "The server that works in this context has not answered yet. The request may still take "

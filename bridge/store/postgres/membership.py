@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 import psycopg
@@ -73,16 +73,16 @@ class NoHost:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The facts that a node tells the others. `name`: for people; `version`: of the bridge.
-    `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the ids of those that it
-    serves; `slots`: for live sessions. `config`: a digest of the settings that all nodes must
-    share."""
+    `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the offers of its
+    agents, by their ids; `slots`: for live sessions. `config`: a digest of the settings that all
+    nodes must share."""
 
     name: str = ""
     version: str = ""
     lease: float = 15.0
     grace: float = 120.0
     shares: Sequence[str] = ()
-    agents: Sequence[str] = ()
+    agents: Mapping[str, Any] = field(default_factory=dict)
     slots: int = 0
     config: bytes = b""
 
@@ -190,7 +190,8 @@ class Membership:
         connection, terms = await self._connect(), self.terms
         with limited(connection, INTERVAL * terms.lease):
             agents = orjson.dumps([*terms.agents]).decode()
-            described = ([*terms.shares], terms.slots, terms.config, agents)
+            offers = orjson.dumps(terms.agents).decode()
+            described = ([*terms.shares], terms.slots, terms.config, agents, offers)
             values = (*described, self.node, self.epoch)
             await connection.execute(_DESCRIBE, values)
 
@@ -258,7 +259,7 @@ class Membership:
 
 
 _DESCRIBE = b"""
-    UPDATE node SET shares = %s, slots = %s, config = %b, agents = %s::jsonb
+    UPDATE node SET shares = %s, slots = %s, config = %b, agents = %s::jsonb, offers = %s::jsonb
     WHERE id = %s AND epoch = %s"""
 _BEAT = b"""
     WITH mine AS (

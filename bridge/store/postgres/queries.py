@@ -139,23 +139,23 @@ OWN_CONFIGS = f"""{CONFIGS} LEFT JOIN context ON context.agent = task.agent
         AND context.owner = task.owner AND context.id = task.context
     WHERE node IS NULL OR node = %s ORDER BY push.number"""
 # Whether a node is connected: its writer holds a lock.
-_RUNS = """EXISTS (
+RUNS = """EXISTS (
     SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 2
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND classid = %s::oid
         AND objid = (hashtext(current_schema() || node.id)::bigint & 4294967295)::oid)"""
 # `working` counts the unfinished tasks of a node.
 NODES = f"""
-    SELECT node.id, node.name, node.version, {_RUNS},
+    SELECT node.id, node.name, node.version, {RUNS},
         (extract(epoch FROM seen) * 1000000)::bigint, (
             SELECT count(*) FROM task JOIN context ON context.agent = task.agent
                 AND context.owner = task.owner AND context.id = task.context
             WHERE {OPEN} AND context.node = node.id),
         ARRAY(SELECT jsonb_array_elements_text(coalesce(agents, '[]'))),
-        extract(epoch FROM now() - seen)::float8, node.state
+        extract(epoch FROM now() - seen)::float8, node.state, slots, coalesce(offers, '{{}}')
     FROM node ORDER BY name, id"""  # noqa: S608
 HOLDER = f"""
-    SELECT context.node, coalesce(nullif(name, ''), context.node), {_RUNS}
+    SELECT context.node, coalesce(nullif(name, ''), context.node), {RUNS}
     FROM context LEFT JOIN node ON node.id = context.node
     WHERE agent = %s AND owner = %b AND context.id = %b AND context.node IS NOT NULL"""  # noqa: S608
 FAILURES = """

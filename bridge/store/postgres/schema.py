@@ -252,6 +252,10 @@ MIGRATIONS = (
     ALTER TABLE task ADD COLUMN hidden boolean NOT NULL DEFAULT false; -- it may still become a
                                              -- direct Message: only its node shows it
     """,
+    """
+    ALTER TABLE node ADD COLUMN offers jsonb; -- the skills, models and modes of its
+                                             -- agents, by their ids
+    """,
 )
 OLDEST = 1  # the version that a bridge must know to use a schema that this bridge has migrated
 

@@ -140,7 +140,8 @@ class Delegation:
 
     async def _send(self, call: Call, arguments: Mapping[str, Any], identity: str) -> TaskHandle:
         cwd = arguments.get("cwd") or call.cwd
-        wishes = {name: arguments[name] for name in ("agent", "model", "mode") if name in arguments}
+        names = ("agent", "role", "model", "mode")
+        wishes = {name: arguments[name] for name in names if name in arguments}
         if "cwd" in arguments or (cwd and "context_id" not in arguments):
             wishes["cwd"] = cwd
         message = Message(

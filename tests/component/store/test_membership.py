@@ -33,7 +33,7 @@ from tests.support.servers import Postgres
 
 WITHIN = 60.0
 LEASE, LONG = 0.5, 1.0  # LONG: for servers that must not be lost on a busy machine
-TERMS = Terms(lease=LEASE, grace=0.2, shares=["s"], agents=["a"], slots=4)
+TERMS = Terms(lease=LEASE, grace=0.2, shares=["s"], agents={"a": {}}, slots=4)
 LONGER = replace(TERMS, lease=LONG)
 SHORTEST = replace(TERMS, lease=2.0)
 A, B = "0123456789abcdef", "fedcba9876543210"

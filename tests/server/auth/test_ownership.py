@@ -20,6 +20,7 @@ from tests.support.bindings import Binding, GrpcBinding, RedisBinding, over_webs
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, RpcError, artifact_text, context_id, state, task_id
 from tests.support.grpc_client import connected
+from tests.support.mcp import Mcp, text_of
 from tests.support.principals import As, headers, server
 from tests.support.redis_broker import RedisBroker, RedisCaller
 from tests.support.served import Server, serving
@@ -199,6 +200,7 @@ async def test_a_foreign_task_looks_like_a_missing_task(bound: Bound, condition:
         assert foreign == await one.send(bound, "other", ABSENT, context), one
         assert foreign[0] in (200, 404), one  # JSON-RPC has its errors in the body
         assert "rror" in foreign[1], one
+        assert "Task not found: it has expired or never existed." in foreign[1], one
         if one.binding != "redis":  # which has no requests without a principal
             nobody = await one.send(bound, "anonymous", task, context)
             assert nobody == await one.send(bound, "anonymous", ABSENT, context), one
@@ -209,6 +211,26 @@ async def test_a_foreign_task_looks_like_a_missing_task(bound: Bound, condition:
                 known = await one.send(bound, who, ABSENT, context)
                 assert await one.send(bound, who, task, context) != known, one
     assert await owner.get(task) == before
+
+
+async def test_a_removed_task_looks_like_a_missing_task(tmp_path: Path) -> None:
+    async with server(tmp_path, bridge_max_tasks=1) as one:
+        owner = As(one, "owner")
+        removed = task_id(await owner.send("text a"))
+        await owner.send("text b")
+        for method in ("GetTask", "CancelTask", "SubscribeToTask"):
+            texts = set()
+            for task in (removed, ABSENT):
+                body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"id": task}}
+                response = await owner.post(body)
+                texts.add((await response.text()).replace(task, "TASK"))
+            (text,) = texts
+            assert "Task not found: it has expired or never existed." in text
+        mcp = Mcp(one.http, one.url, headers=headers("owner"))
+        for tool, arguments in (("result", {"part": "text"}), ("wait", {}), ("cancel", {})):
+            answer = await mcp.tool(tool, {"task_id": removed, **arguments})
+            assert answer["isError"]
+            assert "Task not found: it has expired or never existed." in text_of(answer)
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ async def test_settings_of_an_agent_are_its_own(write: Write) -> None:
             assert ("thought" in [fact.get("type") for fact in told]) is seen
         first = await plain.send("done")
         await plain.send("done")
-        with pytest.raises(RpcError, match="No such task"):
+        with pytest.raises(RpcError, match="Task not found: it has expired or never existed"):
             await plain.get(first["id"])
 
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import ClientResponse
 
 from bridge.server.settings.load import load
-from tests.support.client import Client, Json, RpcError
+from tests.support.client import Client, Json, RpcError, states
 from tests.support.rest import Rest
 from tests.support.served import Server, serving, serving_loaded
 
@@ -109,6 +109,21 @@ def names(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for one in value:
             yield from names(one)
+
+
+@pytest.mark.parametrize("shape", ["both", "0.3"])
+async def test_the_card_promises_no_history_of_states(workspace: Path, shape: str) -> None:
+    """0.3 has no member for it: its history has messages, and a message has no state."""
+    async with serving(workspace, bridge_card=shape) as server:
+        card = await card_of(server)
+        assert card["capabilities"]["stateTransitionHistory"] is False
+        client = server.client("0.3", Last_Event_ID="0")
+        asked = await client.send("status x\nask q Who?\ndone")
+        task = await client.send("me", taskId=asked["id"])
+        assert not {"state", "status", "timestamp"} & {*names(task["history"])}
+        async with client.subscribe(task["id"]) as items:
+            repeated = states([item async for item in items])
+    assert repeated == ["working", "input-required", "working", "completed"]
 
 
 async def test_the_interfaces_are_where_they_are_said_to_be(workspace: Path) -> None:

@@ -4,11 +4,14 @@ official SDK as the other side."""
 from __future__ import annotations
 
 import base64
+import contextlib
 import copy
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
+import ssl
 import struct
 import subprocess
 import sys
@@ -16,14 +19,22 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
 from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as generate
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from joserfc import jws
 from joserfc.jwk import ECKey, OctKey, RSAKey
 
@@ -863,7 +874,9 @@ def test_the_command_ends_with_2_if_it_cannot_tell(
 
 
 @contextmanager
-def web(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+def web(
+    answer: Callable[[BaseHTTPRequestHandler], None], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """A server with a scripted response."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -875,10 +888,12 @@ def web(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
+        if tls:
+            server.socket = tls.wrap_socket(server.socket, True, do_handshake_on_connect=False)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
@@ -940,6 +955,121 @@ async def test_a_server_that_drips_is_not_waited_for() -> None:
             await fetch(address, within=0.3)
         assert time.monotonic() - began < 5
         over.set()
+
+
+# --- keys at a URL -----------------------------------------------------------------------------
+
+
+def certificate(subject: str, issuer: tuple[x509.Name, Any] | None = None) -> tuple[Any, Any]:
+    """A certificate of 127.0.0.1 and its key; without an issuer, it is one of an authority."""
+    key, now = generate(SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, subject)])
+    signer_name, signer = issuer or (name, key)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(signer_name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), False)
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), True)
+        .sign(signer, SHA256())
+    )
+    return made, key
+
+
+def certificate_files(folder: Path) -> tuple[Path, Path]:
+    """The certificate of an authority, and a certificate that it signed, with its key."""
+    authority, key = certificate("An authority")
+    signed, own = certificate("A server", (authority.subject, key))
+    (folder / "ca.pem").write_bytes(authority.public_bytes(Encoding.PEM))
+    secret = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "server.pem").write_bytes(signed.public_bytes(Encoding.PEM) + secret)
+    return folder / "ca.pem", folder / "server.pem"
+
+
+def publishing(places: Mapping[str, bytes]) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        body = places.get(request.path)
+        request.send_response(302 if request.path == "/moved" else 200 if body else 404)
+        request.send_header("Location", "/keys")
+        request.end_headers()
+        with contextlib.suppress(OSError):  # the client has seen enough
+            request.wfile.write(body or b"")
+
+    return answer
+
+
+VERIFIES = """
+import contextlib, io, json, sys
+from bridge.cli.card import verify_command
+for argv in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = verify_command(argv)
+    print(json.dumps([status, out.getvalue(), err.getvalue()]))
+"""
+
+
+def test_the_trusted_keys_may_be_at_a_url(tmp_path: Path, keys: CardKeys) -> None:
+    """Takes seconds: one process trusts the authority, and one does not."""
+    card = card_file(tmp_path, sign(unsigned(bearer=False), keys))
+    other = {"keys": [new_key("ES256", "other")]}
+    del other["keys"][0]["d"]
+    places = {
+        "/keys": json.dumps(keys.as_dict(private=False)).encode(),
+        "/other": json.dumps(other).encode(),
+        "/private": json.dumps({"keys": [new_key("ES256", "first")]}).encode(),
+        "/page": b"<html>",
+        "/large": b" " * 3_000_000,
+    }
+    authority, server = certificate_files(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server)
+    with web(publishing(places), context) as address:
+
+        def verdicts(trusted: Path | None, *urls: str) -> list[tuple[int, str]]:
+            given = {"SSL_CERT_FILE": str(trusted)} if trusted else {}
+            done = subprocess.run(
+                [sys.executable, "-c", VERIFIES],
+                input=json.dumps([[card, "--keys", url] for url in urls]),
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(CHECKOUT), **given},
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            )
+            found = [json.loads(line) for line in done.stdout.splitlines()]
+            assert all(err.count("\n") <= 1 for _, _, err in found)
+            return [
+                (status, out or err.removeprefix("coding-agent-bridge: "))
+                for status, out, err in found
+            ]
+
+        names = ("/keys", "/other", "/moved", "/absent", "/page", "/large", "/private")
+        good, foreign, *wrong = verdicts(authority, *(address + name for name in names))
+        assert good == (0, "first ES256: verified\nsecond ES256: verified\n")
+        assert foreign == (
+            1,
+            "first ES256: no trusted key has this id\nsecond ES256: no trusted key has this id\n",
+        )
+        assert {status for status, _ in wrong} == {2}
+        moved, absent, page, large, private = [text for _, text in wrong]
+        assert moved == f"{address}/moved redirects, which is not followed.\n"
+        assert absent == f"{address}/absent answers 404.\n"
+        assert page.startswith(f"{address}/page is not a JWK Set with keys")
+        assert large == f"{address}/large is larger than 1048576 bytes.\n"
+        assert private.startswith(f"{address}/private has private keys and is accessible to other")
+
+        plain = address.replace("https", "http")
+        untrusted, insecure, unknown = verdicts(None, address, plain, "ftp://127.0.0.1/keys")
+        assert untrusted[0] == insecure[0] == unknown[0] == 2
+        assert untrusted[1].startswith(f"{address} has no valid certificate: ")
+        assert insecure[1].startswith(f"{plain} is not an https URL")
+        assert unknown[1].startswith("ftp://127.0.0.1/keys is not an https URL")
 
 
 # --- the official SDK --------------------------------------------------------------------------

@@ -174,7 +174,7 @@ ALL_ERRORS: dict[str, Exception] = {
     "InvalidParamsWithFields": errors.InvalidParams(
         "Invalid params: id: missing", [("id", "missing"), ("message.parts.0", "no content")]
     ),
-    "TaskNotFoundWithDetails": errors.TaskNotFound("No such task.", taskId="task-9"),
+    "TaskNotFoundWithDetails": errors.TaskNotFound.of_task("task-9"),
     "Unexpected": RuntimeError("/etc/secret is the reason"),
 }
 
@@ -369,7 +369,7 @@ def test_every_error_has_the_code_of_the_specification(
 
 def test_facts_about_an_error_are_strings_in_its_info() -> None:
     for codec in CODECS:
-        (info,) = codec.encode_error(errors.TaskNotFound("No such task.", taskId="t"))["data"]
+        (info,) = codec.encode_error(errors.TaskNotFound.of_task("t"))["data"]
         assert info["metadata"] == {"taskId": "t"}
 
 

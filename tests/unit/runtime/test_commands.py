@@ -71,7 +71,7 @@ def test_an_accepted_message_has_its_answer() -> None:
     [
         InvalidParams("wrong", [("message.parts", "empty")]),
         TooManyRequests("later", 17),
-        errors.TaskNotFound("No such task.", taskId="t"),
+        errors.TaskNotFound.of_task("t"),
         errors.ContentTypeNotSupported("no"),
         Unavailable("away"),
     ],

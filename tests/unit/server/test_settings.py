@@ -739,7 +739,7 @@ def test_a_table_of_the_config_file_is_not_looked_for_in_the_environment(
 
 async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Path) -> None:
     (start / ".env").write_text(
-        "FROM_DOTENV=dotenv\nFROM_BOTH=dotenv\n"
+        "FROM_DOTENV=dotenv\nFROM_BOTH=dotenv\nMY_DOTENV=dotenv\n"
         "NOT_LET_THROUGH=x\nBRIDGE_THOUGHTS=true\nANTHROPIC_API_KEY=key\n"
     )
     env: Any = {
@@ -747,7 +747,9 @@ async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Pa
         "AGENT_BINARY": agent(tmp_path),
         "BRIDGE_TOKEN": "a-token-of-16-characters",
         "AGENT_TIMEOUT_MS": "60000",
-        "AGENT_ENV": "FROM_DOTENV,FROM_BOTH",
+        "AGENT_ENV": "FROM_DOTENV,FROM_BOTH,MY_*,BRIDGE_TOKEN,A2ACLI_*",
+        "MY_OWN": "environment",
+        "A2ACLI_BEARER": "another-token-of-a-client",
         "SECRET": "x",
         "FROM_BOTH": "environment",
         "LC_TIME": "C",
@@ -763,7 +765,9 @@ async def test_the_cli_gets_only_the_allowed_variables(tmp_path: Path, start: Pa
     seen = json.loads(artifact_text(task))
     assert (seen["FROM_DOTENV"], seen["FROM_BOTH"]) == ("dotenv", "environment")
     assert (seen["LC_TIME"], seen["HOME"]) == ("C", str(tmp_path / "home"))
+    assert (seen["MY_OWN"], seen["MY_DOTENV"]) == ("environment", "dotenv")
     wanted = {"PATH", "HOME", "LC_TIME", "FROM_DOTENV", "FROM_BOTH", "CODING_AGENT_BRIDGE_PROCESS"}
+    wanted |= {"MY_OWN", "MY_DOTENV"}
     of_the_shell_and_python = {"PWD", "OLDPWD", "SHLVL", "_", "LC_CTYPE"}
     assert set(seen) - of_the_shell_and_python == wanted | set(guards({}))
 

@@ -13,8 +13,7 @@ import pytest
 
 from bridge.errors import InvalidParams
 from bridge.files.folders import PATH_MAX
-from bridge.runtime.extension import Profile
-from bridge.runtime.router import _known
+from bridge.runtime.extension import Profile, known_value
 from bridge.sandbox.denied import explain
 from bridge.session.redaction import MARK, Redactor, Secrets
 from bridge.task import answers, text
@@ -207,7 +206,7 @@ def said(value: str) -> Message:
 
 def unknown(name: str) -> InvalidParams:
     with pytest.raises(InvalidParams) as refused:
-        _known("agent", name, {"main": 1, "other": 2})
+        known_value("agent", name, {"main": 1, "other": 2})
     return refused.value
 
 
