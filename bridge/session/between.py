@@ -1,5 +1,6 @@
 """A CLI between two turns. No task waits for it then: each request is refused, and a CLI that works
-on by itself is told once to stop. If it still works after a grace, its session ends."""
+on by itself is told once to stop. If it still works after a grace, or asks too often, its session
+ends."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from bridge.task.events import AgentEvent, ArtifactChunk, Question, Status, Text
 
 LATE = 1.0  # seconds
 NAME = 100  # characters of the name of a tool or a request
-MOST = 100  # reports between two turns, so that a CLI cannot fill the logs
+MOST = 100  # reports between two turns, so that a CLI cannot fill the logs and the audit log
 _WORDS = (Text, Thought, ArtifactChunk)
 
 
@@ -42,6 +43,7 @@ class BetweenTurns:
         self._worked = 0.0  # when the CLI worked last
         self._told: float | None = None  # when it was told to stop
         self._reports = 0  # since the last turn
+        self._unanswered = False  # there were too many requests
 
     @property
     def busy(self) -> bool:
@@ -50,7 +52,7 @@ class BetweenTurns:
 
     def begin(self) -> None:
         """A turn has ended."""
-        self._since, self._reports = self._loop.time(), 0
+        self._since, self._reports, self._unanswered = self._loop.time(), 0, False
 
     def receive(self, events: Iterable[AgentEvent]) -> None:
         """Events that belong to no turn."""
@@ -90,5 +92,8 @@ class BetweenTurns:
     def _tell(self, one: Unasked) -> None:
         self._reports += 1
         one = replace(one, name=one.name[:NAME])
-        if self._reports <= MOST or one.question:
+        if self._reports <= MOST:
             self.report(one)
+        elif one.question and not self._unanswered:
+            self._unanswered = True  # it would wait for an answer
+            self.report(replace(one, act="ended", question=None))

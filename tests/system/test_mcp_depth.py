@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from bridge.process.procfs import MARKER
 from tests.support.bridge_process import bridge
 from tests.support.mcp import Mcp, shown
 
@@ -35,12 +36,17 @@ for line in sys.stdin:
     message = json.loads(line)
     if message["type"] != "prompt":
         continue
-    how, number, url = message["text"].split()
+    how, number, url, *first = message["text"].split()
     if int(number):
-        command = [sys.executable, "-I", "-c", POST, url, f"{{how}} {{int(number) - 1}} {{url}}"]
+        marker = first[0] if first else os.environ["{MARKER}"]
+        prompt = f"{{how}} {{int(number) - 1}} {{url}} {{marker}}"
+        command = [sys.executable, "-I", "-c", POST, url, prompt]
         if how == "hidden":  # a process without parents and without the marker
             command = ["env", "-i", "sh", "-c", '("$@") & wait', "sh", *command]
             command = ["env", "-i", "setsid", "--fork", *command]
+        elif how == "forged":  # the same, with the marker of the first agent
+            forged = f"{MARKER}={{marker}}"
+            command = ["env", "-i", forged, "setsid", "--fork", *command]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         print(json.dumps({{"type": "text", "text": done.stdout}}), flush=True)
     else:
@@ -64,6 +70,7 @@ def config(folder: Path) -> Path:
         pytest.param("plain 1", False, marks=pytest.mark.soak),
         ("plain 2", True),
         pytest.param("hidden 1", True, marks=pytest.mark.soak),
+        ("forged 2", True),
     ],
 )
 async def test_agents_are_counted_by_their_processes(

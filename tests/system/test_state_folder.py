@@ -89,6 +89,22 @@ async def test_each_session_closes_folders_that_an_agent_has_opened(
         assert opened.stat().st_mode & 0o007 == 0
 
 
+async def test_tasks_survive_what_an_agent_of_an_ordinary_user_has_closed(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    """Modes bind this user, unlike root. Two starts as another user take some seconds."""
+    folder = workspace.parent / "state"
+    async with bridge(workspace, ordinary=True, **scripted(workspace)) as server:
+        client = Client(http, server.url)
+        task = await client.send("text a")
+        (folder / "sessions").chmod(0)
+        assert state(await client.send("text b")) == "completed"
+        (folder / "tasks.db").chmod(0)
+    async with bridge(workspace, ordinary=True, **scripted(workspace)) as server:
+        again = await Client(http, server.url).get(task_id(task))
+        assert artifact_text(again) == "a"
+
+
 async def test_the_push_database_of_an_earlier_version_is_renamed(workspace: Path) -> None:
     folder = workspace.parent / "state" / "push"
     async with bridge(workspace, **scripted(workspace)) as server:

@@ -7,7 +7,6 @@ other by capabilities in part, those of another user are not.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import json
@@ -16,7 +15,8 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,12 @@ import pytest
 
 from bridge.sandbox.seccomp import SESSION_MARK
 from tests.support.confined import CONFINED, command
+from tests.support.ordinary_user import command as as_ordinary_user
 from tests.support.system_calls import ALWAYS, NUMBERS, REASONS
 
+User = Callable[..., Sequence[str]]
+"""Makes the command that runs a program as a certain user."""
 WITHIN = 60.0
-NOBODY = 65534
 ISOLATED = ("-I", "-S", "-c")
 CALLS = NUMBERS.get(os.uname().machine, {})
 # Prints the result of each call of its arguments, as [name, result] or [name, error].
@@ -45,10 +47,16 @@ print(json.dumps([call(*one) for one in json.loads(sys.argv[1])]))
 """
 
 
-def confined(rules: dict[str, Any], code: str, *arguments: str, **options: Any) -> str:
+def itself(*program: str) -> Sequence[str]:
+    return program
+
+
+def confined(
+    rules: dict[str, Any], code: str, *arguments: str, user: User = itself, **options: Any
+) -> str:
     """The output of a program under these rules; it must succeed."""
     done: subprocess.CompletedProcess[str] = subprocess.run(
-        command(rules, _python(rules.get("uid")), *ISOLATED, code, *arguments),
+        user(*command(rules, sys.executable, *ISOLATED, code, *arguments)),
         capture_output=True,
         text=True,
         timeout=WITHIN,
@@ -59,46 +67,31 @@ def confined(rules: dict[str, Any], code: str, *arguments: str, **options: Any) 
     return done.stdout.strip()
 
 
-def called(rules: dict[str, Any], *calls: tuple[Any, ...]) -> dict[str, str]:
+def called(rules: dict[str, Any], *calls: tuple[Any, ...], user: User = itself) -> dict[str, str]:
     """The results of these system calls: a label, the name, and arguments; bytes are behind a
     pointer."""
     wanted = [
         (label, CALLS[name], *(one.hex() if isinstance(one, bytes) else one for one in given))
         for label, name, *given in calls
     ]
-    return dict(json.loads(confined(rules, CALL, json.dumps(wanted))))
-
-
-def _python(uid: int | None) -> str:
-    """A Python that this user can run; "" if there is none."""
-    for path in (sys.executable, "/usr/bin/python3"):
-        with contextlib.suppress(OSError):
-            if not subprocess.run([path, *ISOLATED, ""], user=uid, check=False).returncode:
-                return path
-    return ""
+    return dict(json.loads(confined(rules, CALL, json.dumps(wanted), user=user)))
 
 
 @pytest.fixture(params=["root", "user"])
-def user(request: pytest.FixtureRequest, profile: str) -> dict[str, int]:
-    """The user of the rules: that of the tests, or another one than root."""
-    if os.geteuid():
-        return {} if request.param == "user" else pytest.skip("needs root")
-    if request.param == "root":
-        return {}
-    python = _python(NOBODY)
-    if not python or (profile == "bwrap" and python != sys.executable):
-        pytest.skip("another user cannot run this Python")
-    return {"uid": NOBODY, "gid": NOBODY}
+def user(request: pytest.FixtureRequest, tmp_path: Path) -> User:
+    """The user of the program: root, or an ordinary one."""
+    if request.param == "user":
+        return partial(as_ordinary_user, tmp_path)
+    return itself if os.geteuid() == 0 else pytest.skip("needs root")
 
 
 @pytest.fixture
-def foreign(user: dict[str, int]) -> Iterator[int]:
+def foreign(user: User) -> Iterator[int]:
     """The pid of a process of that user, outside; it has blocked all signals."""
-    uid = user.get("uid")
     code = "import signal; signal.pthread_sigmask(0, range(1, 64)); print(flush=True); input()"
     pipe = subprocess.PIPE
-    argv = [_python(uid), *ISOLATED, code]
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, user=uid) as process:
+    argv = user(sys.executable, *ISOLATED, code)
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe) as process:
         assert process.stdin and process.stdout
         process.stdout.readline()
         yield process.pid
@@ -106,28 +99,26 @@ def foreign(user: dict[str, int]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("profile", CONFINED)
-def test_no_call_changes_a_foreign_process(
-    profile: str, user: dict[str, int], foreign: int
-) -> None:
+def test_no_call_changes_a_foreign_process(profile: str, user: User, foreign: int) -> None:
     one, limits = (1).to_bytes(8, "little"), (100).to_bytes(8, "little") * 2
     attributes = (48).to_bytes(4, "little") + (3).to_bytes(4, "little") + bytes(40)  # SCHED_BATCH
-    before = _state(foreign)
+    before, owner = _state(foreign), os.stat(f"/proc/{foreign}").st_uid
     calls = [
         *((f"limit {number}", "prlimit64", foreign, number, limits) for number in range(16)),
         ("priority", "setpriority", 0, foreign, 19),
         ("priority of a group", "setpriority", 1, os.getpgid(foreign), 19),
-        ("priority of a user", "setpriority", 2, user.get("uid", 0), 19),
+        ("priority of a user", "setpriority", 2, owner, 19),
         ("policy", "sched_setscheduler", foreign, 3, bytes(4)),
         ("parameters", "sched_setparam", foreign, bytes(4)),
         ("attributes", "sched_setattr", foreign, attributes),
         ("processors", "sched_setaffinity", foreign, 8, one),
         ("disk", "ioprio_set", 1, foreign, 3 << 13),
         ("disk of a group", "ioprio_set", 2, os.getpgid(foreign), 3 << 13),
-        ("disk of a user", "ioprio_set", 3, user.get("uid", 0), 3 << 13),
+        ("disk of a user", "ioprio_set", 3, owner, 3 << 13),
         ("nodes", "migrate_pages", foreign, 1, one, one),
         ("pages", "move_pages", foreign),
     ]
-    found = called({"profile": profile, **user}, *calls)
+    found = called({"profile": profile}, *calls, user=user)
     assert found == dict.fromkeys(found, "EPERM")
     assert _state(foreign) == before
 
@@ -138,11 +129,11 @@ def _state(pid: int) -> tuple[str, object]:
 
 
 @pytest.mark.parametrize("profile", CONFINED)
-def test_it_changes_itself(profile: str, user: dict[str, int]) -> None:
+def test_it_changes_itself(profile: str, user: User) -> None:
     """As nice, taskset, ionice, chrt and ulimit do."""
     one, limits = (1).to_bytes(8, "little"), (100).to_bytes(8, "little") * 2
     found = called(
-        {"profile": profile, **user},
+        {"profile": profile},
         ("limits", "prlimit64", 0, 7, limits),
         ("old limits", "setrlimit", 7, limits),
         ("those of others", "prlimit64", 1, 7, 0, limits),
@@ -151,6 +142,7 @@ def test_it_changes_itself(profile: str, user: dict[str, int]) -> None:
         ("processors", "sched_setaffinity", 0, 8, one),
         ("disk", "ioprio_set", 1, 0, 3 << 13),
         ("files", "unshare", 0x400),
+        user=user,
     )
     assert found.pop("those of others") in ("worked", "EPERM")  # the kernel asks for the user
     assert found == dict.fromkeys(found, "worked")
@@ -169,12 +161,12 @@ def test_calls_that_are_never_allowed(profile: str) -> None:
 
 
 @pytest.mark.parametrize("profile", CONFINED)
-def test_namespaces_are_refused(profile: str, user: dict[str, int]) -> None:
+def test_namespaces_are_refused(profile: str, user: User) -> None:
     kinds = [0x80, 0x20000, *(1 << bit for bit in range(25, 31))]
     calls: list[tuple[Any, ...]] = [(f"unshare {kind:x}", "unshare", kind) for kind in kinds]
     calls += [(f"clone {kind:x}", "clone", kind | 17) for kind in kinds[1:]]
     calls += [("child of the parent", "clone", 0x8000 | 17), ("setns", "setns", 0, 0)]
-    found = called({"profile": profile, **user}, *calls)
+    found = called({"profile": profile}, *calls, user=user)
     assert found == dict.fromkeys(found, "EPERM")
 
 
@@ -189,15 +181,13 @@ os.write(ours, b"x")
 
 
 @pytest.mark.parametrize("profile", ["none", *CONFINED])
-def test_the_owner_of_a_descriptor_gets_no_signal(
-    profile: str, user: dict[str, int], foreign: int
-) -> None:
-    rules = {"profile": profile, **user}
+def test_the_owner_of_a_descriptor_gets_no_signal(profile: str, user: User, foreign: int) -> None:
+    rules = {"profile": profile}
     if profile == "bwrap":  # where this pid does not exist, so that it cannot be the owner
         with pytest.raises(AssertionError, match="ProcessLookupError"):
-            confined(rules, OWNED, str(foreign))
+            confined(rules, OWNED, str(foreign), user=user)
     else:
-        confined(rules, OWNED, str(foreign))
+        confined(rules, OWNED, str(foreign), user=user)
     pending = re.findall(r"Pnd:\s*(\w+)", Path(f"/proc/{foreign}/status").read_text())
     assert any(int(one, 16) for one in pending) is (profile == "none")
 

@@ -97,9 +97,19 @@ async def test_other_events_mean_nothing(event: AgentEvent) -> None:
     assert heard(event, Usage(), Done())[1] == []
 
 
-async def test_reports_are_limited_and_each_question_is_refused() -> None:
-    _, reports = heard(*[ASKED] * (2 * MOST), ToolCall("1", "x", {}))
-    assert acts(reports).count("refused") == 2 * MOST
-    assert acts(reports).count("ignored") == 0
+@pytest.mark.parametrize("before", [[], [ToolCall("1", "x", {})] * (2 * MOST)])
+async def test_the_session_of_a_cli_that_asks_too_often_is_ended(before: list[AgentEvent]) -> None:
+    """At once, and once between two turns: a question without an answer would stop the CLI."""
+    between, reports = heard(*before, *[ASKED] * (3 * MOST))
+    assert acts(reports).count("refused") == (0 if before else MOST)
+    assert acts(reports).count("ended") == 1
+    assert len(reports) == MOST + 2
+    between.begin()
+    reports.clear()
+    between.receive([ASKED])
+    assert acts(reports) == ["refused"]
+
+
+async def test_names_are_cut() -> None:
     _, (report, *_) = heard(unasked("turn", "n" * 1000))
     assert report.name == "n" * NAME
