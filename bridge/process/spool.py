@@ -2,8 +2,8 @@
 
 A folder per session has `in` (a FIFO that the child itself keeps open), `pipe` (a FIFO, the
 child's stdout), `out` (the output of the pipe, a file that only grows), `err` (a file, of which the
-end is kept), `exit` (the child's pid and start time and, once it has ended, its status: see
-process/fork_server.py) and `sent` (the number of bytes that were written to `in`).
+end is kept) and `exit` (the child's pid and start time and, once it has ended, its status: see
+process/fork_server.py). The input for `in` is in memory (process/stdin_file.py).
 
 A running server moves the output from the pipe to `out` and reads it there; without a server, the
 launcher moves it (process/pump.py). The next server reads `out` from the last position, and sends
@@ -18,13 +18,13 @@ import ctypes
 import errno
 import fcntl
 import os
-import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bridge.errors import InputUnknown
 from bridge.process import pump
-from bridge.process.pipes import READ_BYTES, STDERR_TAIL, Channel, Writer, unheard
+from bridge.process.pipes import READ_BYTES, STDERR_TAIL, Channel, unheard
+from bridge.process.stdin_file import SplicedWriter, make
 from bridge.sandbox.kernel import LIBC
 
 STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
@@ -33,25 +33,31 @@ STATUS = 64  # bytes that `exit` may have
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 POLL = 0.1  # seconds between two checks of a file without a pipe
 _F_SETPIPE_SZ = 1031
-_SENT = struct.Struct("QQ")
 
 
 class Spool(Channel):
-    """The streams in `folder`. `start`: the position in `out` at which reading begins. `piece`: the
+    """The streams in `folder`. `start`: the position in `out` at which reading begins. `stdin`: the
+    file of process/stdin_file.py, which is closed at the end; None if it is lost. `piece`: the
     bytes of one read. `look`: seconds between two checks of states without an event."""
 
     def __init__(
-        self, folder: Path, start: int = 0, *, piece: int = READ_BYTES, look: float = 2.0
+        self,
+        folder: Path,
+        start: int = 0,
+        stdin: int | None = None,
+        *,
+        piece: int = READ_BYTES,
+        look: float = 2.0,
     ) -> None:
         super().__init__()
+        self.stdin = stdin
+        self._fds = [] if stdin is None else [stdin]
         self._piece = piece
         self._check_every = look
         self._err = str(folder / "err")
         self.folder = folder
         self._loop = asyncio.get_running_loop()
-        self._out = os.open(folder / pump.OUT, os.O_RDWR | os.O_CLOEXEC)
         self._at = start
-        self._size = os.fstat(self._out).st_size
         self._reserved = 0
         self._paused = False
         self._closed = False
@@ -60,14 +66,15 @@ class Spool(Channel):
         self._ended = False  # no process has the pipe open for writing
         self._finishing = False
         self._last = b""  # output in the child's pipe that a full disk did not take
-        self._pipe: int | None = None  # none: a server that gave the child the file itself
-        self._in: int | None = None
-        self._writer: _CountingWriter | None = None
         try:
-            self._pipe = _open(folder / pump.PIPE, os.O_RDONLY, errno.ENOENT)
-            self._in = _open(folder / "in", os.O_WRONLY, errno.ENXIO)  # no process reads it
-            if self._in is not None:
-                self._writer = _CountingWriter(self._in, folder / "sent")
+            self._out = os.open(folder / pump.OUT, os.O_RDWR | os.O_CLOEXEC)
+            self._fds.append(self._out)
+            self._size = os.fstat(self._out).st_size
+            # None: a server of an earlier version gave the child the file itself.
+            self._pipe = self._open(pump.PIPE, os.O_RDONLY, errno.ENOENT)
+            self._in = self._open("in", os.O_WRONLY, errno.ENXIO)  # None: no process reads it
+            known = self._in is not None and stdin is not None
+            self._writer = SplicedWriter(self._in, stdin) if known else None
         except OSError:
             self._close()
             raise
@@ -83,10 +90,11 @@ class Spool(Channel):
             self._writer.write(data)
 
     def owe(self, data: bytes) -> None:
-        """`data` is all input of the session: send the part that was not sent. Raises
+        """`data` is the input of the session so far: send the part that was not sent. Raises
         InputUnknown."""
-        if self._writer:
-            self._writer.write(data[self._writer.sent() :])
+        if self._in is not None and self._writer is None:
+            raise InputUnknown
+        self.write(data)
 
     def pause(self, paused: bool) -> None:
         """The child waits once its pipe is full."""
@@ -119,9 +127,19 @@ class Spool(Channel):
         self._close()
 
     def _close(self) -> None:
-        for fd in (self._in, self._out, self._pipe):
-            if fd is not None:
-                os.close(fd)
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def _open(self, name: str, flags: int, none: int) -> int | None:
+        """A FIFO; None where the attempt ends with the error `none`."""
+        try:
+            fd = os.open(self.folder / name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != none:
+                raise
+            return None
+        self._fds.append(fd)
+        return fd
 
     # --- stdout --------------------------------------------------------------------------------
 
@@ -233,20 +251,11 @@ class Spool(Channel):
                 err.truncate(0)
 
 
-def _open(path: Path, flags: int, none: int) -> int | None:
-    """A FIFO; None where the attempt ends with the error `none`."""
-    try:
-        return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno != none:
-            raise
-        return None
-
-
 @contextlib.contextmanager
 def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
-    """Make the files of a new session. Yields its program's ends of stdin, stdout and stderr, and
-    the other end of stdout, which some process must have as long as the program lives."""
+    """Make the files of a new session. Yields its program's ends of stdin, stdout and stderr; the
+    other end of stdout, and the file of its input: some process must have these two as long as the
+    program lives."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
     for name in ("in", pump.PIPE):
@@ -266,47 +275,11 @@ def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
         reader = add(folder / pump.PIPE, os.O_RDONLY | os.O_NONBLOCK)
         stdout = add(folder / pump.PIPE, os.O_WRONLY)
         out, err, status = (add(folder / name, append) for name in (pump.OUT, "err", "exit"))
-        add(folder / "sent", os.O_WRONLY | os.O_CREAT)  # here, off the event loop
         _reserve(out, 0, RESERVE)
         _reserve(status, 0, STATUS)
-        yield [fifo, stdout, err, reader]
-
-
-class _CountingWriter(Writer):
-    """Records the number of sent bytes: before a write its largest possible value, and after the
-    write the actual one."""
-
-    def __init__(self, fd: int, counters: Path) -> None:
-        super().__init__(fd)
-        self._counters = os.open(counters, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        written = os.pread(self._counters, _SENT.size, 0) or bytes(_SENT.size)
-        self._wanted: int
-        self._sent: int
-        self._wanted, self._sent = _SENT.unpack(written)
-
-    def sent(self) -> int:
-        if self._wanted != self._sent:
-            raise InputUnknown
-        return self._sent
-
-    def send(self, data: bytearray) -> int:
-        self._note(self._sent + len(data))
-        try:
-            sent = super().send(data)
-            self._sent += sent
-            return sent
-        finally:
-            self._note(self._sent)
-
-    def stop(self) -> None:
-        super().stop()
-        with contextlib.suppress(OSError):
-            os.close(self._counters)
-        self._counters = -1
-
-    def _note(self, wanted: int) -> None:
-        self._wanted = wanted
-        os.pwrite(self._counters, _SENT.pack(wanted, self._sent), 0)
+        file = make()
+        opened.callback(os.close, file)
+        yield [fifo, stdout, err, reader, file]
 
 
 def _reserve(file: int, position: int, size: int) -> None:

@@ -56,9 +56,11 @@ class Reader:
 
 
 class Children:
-    """Starts children in folders of their own, and attaches to them."""
+    """Starts children in folders of their own, and attaches to them. `inputs`: the files of their
+    input, as a launcher has them."""
 
     def __init__(self, folder: Path) -> None:
+        self.inputs: dict[Path, int] = {}
         self._folder = folder
         self._last: dict[Path, AgentProcess] = {}  # that is attached; the others have detached
         self._markers: dict[Path, str] = {}
@@ -69,6 +71,9 @@ class Children:
         self._markers[folder] = start.marker
         process = await AgentProcess.spawn(start, reader.hooks, limits=LIMITS, spool=folder)
         self._last[folder] = process
+        channel = process._channel
+        assert isinstance(channel, Spool) and channel.stdin is not None
+        self.inputs[folder] = os.dup(channel.stdin)
         return folder, process, reader
 
     async def shell(self, script: str) -> tuple[Path, AgentProcess, Reader]:
@@ -77,8 +82,8 @@ class Children:
     def left(self, out: bytes = b"", status: str | None = None) -> Path:
         """The folder of a child that has ended."""
         folder = self._folder / uuid.uuid4().hex
-        with prepare(folder):
-            pass
+        with prepare(folder) as fds:
+            self.inputs[folder] = os.dup(fds[-1])
         (folder / "out").write_bytes(out)
         if status is not None:
             (folder / "exit").write_text(status)
@@ -89,13 +94,17 @@ class Children:
         self, folder: Path, position: int = 0, **options: Any
     ) -> tuple[AgentProcess, Reader]:
         """`options`: those of Spool."""
-        reader, channel = Reader(), Spool(folder, position, **options)
+        reader, channel = Reader(), self.spool(folder, position, **options)
         marker = self._markers[folder]
         process = AgentProcess.attach(
             channel, marker, reader.hooks, limits=LIMITS, position=position
         )
         self._last[folder] = process
         return process, reader
+
+    def spool(self, folder: Path, position: int = 0, **options: Any) -> Spool:
+        """The streams, as the next server has them."""
+        return Spool(folder, position, os.dup(self.inputs[folder]), **options)
 
     def forget(self, folder: Path) -> None:
         """The child has ended, and its state does not matter."""
@@ -105,6 +114,8 @@ class Children:
         for process in self._last.values():
             async with asyncio.timeout(WITHIN):
                 await process.stop(grace=0.5)
+        for file in self.inputs.values():
+            os.close(file)
 
 
 async def ended(process: AgentProcess) -> int:
