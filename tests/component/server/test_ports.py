@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge.process.held_ports import BOUND, OWNED, HeldPorts, make_door, take
+from bridge.process.held_ports import BOUND, HeldPorts, make_door, own, take
 from bridge.server.operate.ports import Ports
 from tests import CHECKOUT
 from tests.support.free_port import free_port
@@ -109,7 +108,7 @@ def test_waiting_connections_are_refused_after_a_while() -> None:
     with socket.create_connection(address) as waiting:
         held.leave()
         while held.pause is not None:
-            held.serve(set())
+            held.serve(set(), tuple)
         waiting.settimeout(WITHIN)
         with pytest.raises(ConnectionResetError):
             waiting.recv(1)
@@ -130,6 +129,7 @@ listening = socket.create_server(("127.0.0.1", 0))
 spawn.hold(KeptPorts((listening,), state, "markers."))
 (state / "sessions").mkdir()
 child = start_child(Start([*sys.argv[2:]], {"PATH": os.environ["PATH"]}, "/"), state / "sessions/s")
+os.lseek(child.stdin, 3, os.SEEK_SET)
 print(child.pid, listening.getsockname()[1], flush=True)
 signal.pause()
 """
@@ -186,24 +186,27 @@ def test_only_the_next_server_gets_the_ports(
     """Neither another process while the server runs, nor an agent. The agents stand still while the
     next server binds its ports."""
     process, state, agent, port = server
-    assert take(state) == ([], [])  # the server runs
+    assert take(state) == ([], {})  # the server runs
     process.kill()
     process.wait(WITHIN)
     with socket.create_connection(("127.0.0.1", port)) as waiting:
-        (listening,), (launcher,) = take(state)
+        (listening,), launchers = take(state)
+        (launcher,) = launchers.values()
         assert stopped(agent)
         launcher.close()  # this server did not start
         until(lambda: not stopped(agent))
         listening.close()
-        (listening,), (launcher,) = take(state)
+        (listening,), launchers = take(state)
+        (launcher,) = launchers.values()
         launcher.send(BOUND)
         until(lambda: not stopped(agent))
-        launcher.send(OWNED)
-        assert select.select([launcher], [], [], WITHIN)[0]  # the launcher closes the connection
+        files = own(launcher)
+        assert [*files] == ["s"]
+        assert os.lseek(files["s"], 0, os.SEEK_CUR) == 3
+        os.close(files["s"])
         accepted, _ = listening.accept()
         assert accepted.getpeername() == waiting.getsockname()
         accepted.close()
-    launcher.close()
     listening.close()
     out = state.parent / "out"
     asked = len(out.read_text()) if out.exists() else 0
@@ -216,7 +219,7 @@ def test_a_door_without_a_launcher_is_removed(tmp_path: Path) -> None:
     long.mkdir()
     make_door(long).close()
     assert len(os.listdir(long / "launchers")) == 1
-    assert take(long) == ([], [])
+    assert take(long) == ([], {})
     assert os.listdir(long / "launchers") == []
 
 
@@ -236,4 +239,4 @@ def test_a_launcher_ends_with_the_last_process_of_its_agents(
         return False
 
     until(released)
-    until(lambda: take(state) == ([], []))
+    until(lambda: take(state) == ([], {}))
