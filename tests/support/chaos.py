@@ -1218,7 +1218,9 @@ async def run_all(
         for number in numbers:
             over = time.monotonic() - began > seconds
             if faults:
-                over = sum(row.faults for row in outcome.rows.values()) >= faults
+                done = sum(row.faults for row in outcome.rows.values())
+                print(f"{done} faults", file=sys.stderr, flush=True)
+                over = done >= faults
             if number >= len(order) and over:
                 return
             one = order[number % len(order)]
