@@ -24,10 +24,11 @@ class SessionFactory:
     """`adapter` makes the adapter of each session. `environment`: the variables of the CLI. The
     markers of this server's processes begin with `markers`. `spools`: the folder for the streams of
     sessions that survive the server; None for pipes. `inputs`: the files of the input of sessions
-    of an earlier server, by their ids. `sandbox`: the boundary of each CLI process; None for none. `secrets` are redacted from the output of later sessions. `shares`: the
-    real paths of the folders with the same files on several servers, by name; empty if the CLI
-    cannot resume a conversation on another one. `tally` counts the sessions. `traces`: the
-    processes get TRACEPARENT. `restore` restores the modes of own files after an agent."""
+    of an earlier server, by their ids. `sandbox`: the boundary of each CLI process; None for no
+    boundary. `secrets` are redacted from the output of later sessions. `shares`: the real paths of
+    the folders with the same files on several servers, by name; empty if the CLI cannot resume a
+    conversation on another one. `tally` counts the sessions. `traces`: the processes get
+    TRACEPARENT. `restore` restores the modes of own files after an agent."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
