@@ -171,7 +171,7 @@ class AgentProcess:
         if child.pipes:
             channel = Pipes(*child.pipes, piece=limits.read)
         else:
-            channel = Spool(cast(Path, spool), piece=limits.read)
+            channel = Spool(cast(Path, spool), stdin=child.stdin, piece=limits.read)
         reap = reaper(child.pid, spool)
         try:
             return cls(child, start.marker, channel, hooks=hooks, limits=limits, reap=reap)

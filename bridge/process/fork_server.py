@@ -23,10 +23,11 @@ It writes one line into the file: the child's pid and its start time (clock tick
 the child has ended, it adds the exit status, as subprocess gives it, and reaps the child
 afterwards: a reader that finds no status while the process is in /proc has to read again.
 
-Such a packet has one more descriptor, after that of stderr: the read end of the child's stdout.
-This process keeps it, so that the child's output is not lost with the server. A running server
-reads it; without a server, this process moves the output to the file `out` beside the other one
-(bridge/process/pump.py).
+Such a packet has two more descriptors, after that of stderr, which this process keeps as long as
+the child lives. One is the read end of the child's stdout, so that its output is not lost with the
+server. A running server reads it; without a server, this process moves the output to the file `out`
+beside the other one (bridge/process/pump.py). The other one is the file of the child's input
+(bridge/process/spool.py), for the next server.
 
 Other kinds of packets are for parts that run here. For the guard (bridge/process/guard.py): `+`
 with the descriptor of a file cgroup.freeze, and `d` with a deadline. For the ports of the server
@@ -55,7 +56,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -64,7 +65,7 @@ from bridge.process import guard, held_ports, pump
 from bridge.sandbox import confine, kernel, landlock, seccomp
 
 NAME = held_ports.NAME.encode()
-STREAMS, MOST = 3, 6  # descriptors: of a program, and the maximum in a packet
+STREAMS, MOST = 3, 7  # descriptors: of a program, and the maximum in a packet
 PACKET = 8192  # bytes: a letter and a path
 LENGTH = 4  # bytes of the length before an order
 AGAIN = 1.0  # seconds until a retry after a full disk
@@ -80,13 +81,15 @@ _ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 class _Program:
     """A child of this process: its pid until it is reaped, the file for its exit status, and the
-    read end of its stdout until all output has been moved. `left`: bytes of output that were in the
-    pipe at its end; None while it runs."""
+    read end of its stdout until all output has been moved. `stdin`: the file of its input while it
+    runs; -1 without one. `left`: bytes of output that were in the pipe at its end; None while it
+    runs."""
 
-    def __init__(self, pid: int, file: str, pipe: int) -> None:
+    def __init__(self, pid: int, file: str, pipe: int, stdin: int = -1) -> None:
         self.pid = pid
         self.file = file
         self.pipe = pipe
+        self.stdin = stdin
         self.left: int | None = None
         self.again = 0.0  # when to retry
 
@@ -104,6 +107,9 @@ class _Program:
         """Later output of descendants is not kept: it might not end."""
         self.left = pump.held(self.pipe) if self.pipe >= 0 else 0
         self.write_down(*numbers)
+        if self.stdin >= 0:
+            os.close(self.stdin)
+            self.stdin = -1
 
     def done(self) -> bool:
         """Whether all output is moved, or the folder was removed."""
@@ -191,7 +197,7 @@ def _outlive(died: int) -> None:
         ready = _wait(watched, waits, -1 if alone else attended)
         if _guard.due:
             _freeze_alone(attended)
-        owned = _ports.serve(ready)
+        owned = _ports.serve(ready, _inputs)
         if alone:
             alone = _move_all([pipes[fd] for fd in ready & pipes.keys()], attended)
             alone = alone and not (owned and attended >= 0)
@@ -218,6 +224,13 @@ def _has_ended(control: socket.socket) -> bool:
     with contextlib.suppress(BlockingIOError):
         return not control.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     return False
+
+
+def _inputs() -> Iterator[tuple[str, int]]:
+    """The sessions of running programs, and the files of their input."""
+    for one in _programs:
+        if one.stdin >= 0:
+            yield os.path.basename(os.path.dirname(one.file)), one.stdin
 
 
 def _has_children() -> bool:
@@ -266,30 +279,31 @@ def _take(control: socket.socket) -> bool:
     fds = array.array("i")
     for _, _, descriptors in messages:
         fds.frombytes(descriptors)
-    keep = -1
+    keep: Sequence[int] = ()
     if packet[:1] == guard.RENEW:
         _guard.renew(float(packet[1:]))
     elif packet[:1] == guard.ADD and fds:
-        keep = fds[0]
-        _guard.add(keep)
+        keep = fds
+        _guard.add(fds[0])
     elif packet[:1] == held_ports.HOLD:
-        keep = fds[0] if fds else -1
+        keep = fds
         _ports.hold(fds[0] if fds else None, os.fsdecode(packet[1:]))
     elif packet[:1] == held_ports.MORTAL:
         _ports.mortal = packet[1:].decode()
     elif packet and not flags & socket.MSG_CTRUNC:  # truncated if too few descriptors were free
         keep = _launch(list(fds), packet[:1] == b"g", os.fsdecode(packet[1:]))
     for fd in fds:
-        if fd != keep:
+        if fd not in keep:
             os.close(fd)
     return bool(packet)
 
 
-def _launch(fds: list[int], grouped: bool, file: str) -> int:
-    """Start one child. Returns the descriptor that must stay open, or -1."""
+def _launch(fds: list[int], grouped: bool, file: str) -> Sequence[int]:
+    """Start one child. Returns the descriptors that must stay open."""
     server = fds.pop()  # not a socket object: each written page would be copied
     group = fds.pop() if grouped else -1
-    pipe = fds.pop() if file else -1
+    kept = fds[STREAMS:]
+    del fds[STREAMS:]
     pid, inside = fork(0 if file else _CLONE_PARENT, group)
     if pid == 0:
         try:
@@ -298,13 +312,13 @@ def _launch(fds: list[int], grouped: bool, file: str) -> int:
         finally:
             os._exit(FAILED)
     if not file or pid < 0:
-        return -1
-    program = _Program(pid, file, pipe)
+        return ()
+    program = _Program(pid, file, *kept)
     _programs.append(program)
     with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
         began = int(stat.read(4096).rpartition(b")")[2].split()[19])
     program.write_down(pid, began)
-    return pipe
+    return kept
 
 
 def _reap(died: int) -> None:

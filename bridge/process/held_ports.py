@@ -1,5 +1,6 @@
-"""Keeps the ports of a server that has ended. Runs within process/fork_server.py; imports only the
-standard library. Modules that take long to load are imported after the end of the server.
+"""Keeps the ports of a server that has ended, and hands them over with the files of the sessions'
+input. Runs within process/fork_server.py; imports only the standard library. Modules that take long
+to load are imported after the end of the server.
 
 Processes of agents may outlive a server, and one of them could bind its port: clients would send
 it their tokens, and the next server could not start. So the server passes its listening sockets and
@@ -10,7 +11,8 @@ that, the port refuses them, and stays bound.
 The next server connects to the socket of this launcher in the state folder, which agents cannot
 reach, and gets the sockets. Meanwhile the agents stand still: a port whose address changes is free
 for an instant. The next server sends BOUND once it has bound its ports, and OWNED once it has the
-lock of the state folder.
+lock of the state folder. Then it gets the files of the running sessions' input
+(process/spool.py), each with the name of its session.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 HOLD = b"h"  # the first letter of a packet with a socket; a path follows for that of this launcher
 MORTAL = b"m"  # the first letter of a packet; the beginning of markers follows
@@ -32,9 +34,11 @@ FOLDER = "launchers"  # in the state folder
 NAME = "agent-launcher"  # of a launcher in lists of processes
 REFUSED_AFTER = 60.0  # seconds; as long as clients wait for a server (cli/mcp/finder.py)
 _STILL_WITHIN, _STILL_FOR = 0.2, 5.0  # seconds: until all agents stand still, and at most
+_TOLD_WITHIN = 10.0  # seconds, for one descriptor
 _PAUSE = 0.0005  # seconds
 _CREDENTIALS = struct.Struct("iII")  # ucred of unix(7): pid, uid, gid
 _MOST = 64  # descriptors of an answer
+_NAME = 255  # bytes of a session's name
 _DRAFT = ".new"
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _END = """
@@ -96,11 +100,12 @@ class HeldPorts:
             with contextlib.suppress(OSError):
                 self._door.accept()[0].close()
 
-    def serve(self, ready: set[int]) -> bool:
-        """Answer the next server. Returns whether it runs from now on."""
+    def serve(self, ready: set[int], inputs: Callable[[], Iterable[tuple[str, int]]]) -> bool:
+        """Answer the next server. `inputs`: the sessions, and the files of their input. Returns
+        whether that server runs from now on."""
         now, owned = time.monotonic(), False
         if self._next and self._next.fileno() in ready:
-            owned = self._listen(self._next)
+            owned = self._listen(self._next, inputs)
         elif self._door and self._door.fileno() in ready:
             self._answer(self._door)
         if self._until and now > self._until:
@@ -127,17 +132,25 @@ class HeldPorts:
                 connection.close()
                 return
             self._next = connection
-            self._stop()
+            if self._sockets:
+                self._stop()
             fds = [one.fileno() for one in self._sockets]
             socket.send_fds(connection, [BOUND], fds, socket.MSG_DONTWAIT)
 
-    def _listen(self, server: socket.socket) -> bool:
+    def _listen(
+        self, server: socket.socket, inputs: Callable[[], Iterable[tuple[str, int]]]
+    ) -> bool:
         """Whether the next server owns the ports. If it ends before, this launcher waits for
         another one."""
         told = b""
         with contextlib.suppress(OSError):
             told = server.recv(2, socket.MSG_DONTWAIT)
         self._continue()
+        if OWNED in told:
+            with contextlib.suppress(OSError):  # it has ended, or is of an earlier version
+                server.settimeout(_TOLD_WITHIN)
+                for session, file in inputs():
+                    socket.send_fds(server, [session.encode()], [file])
         if told != BOUND:
             server.close()
             self._next = None
@@ -197,31 +210,64 @@ def make_door(state: str | os.PathLike[str]) -> socket.socket:
         return door
 
 
-def take(state: str | os.PathLike[str]) -> tuple[list[socket.socket], list[socket.socket]]:
+def take(
+    state: str | os.PathLike[str], known: Collection[str] = (), within: float = 0.0
+) -> tuple[list[socket.socket], dict[str, socket.socket]]:
     """The sockets that the launchers of earlier servers hold, and the connections to these
-    launchers. Raises OSError."""
+    launchers by their names. `known`: names of other launchers. `within`: seconds until launchers
+    must have noticed the end of their servers. Raises OSError."""
     held: list[socket.socket] = []
-    launchers: list[socket.socket] = []
+    launchers: dict[str, socket.socket] = {}
+    deadline = time.monotonic() + within
     with _folder(state) as folder:
         for name in os.listdir(folder):
-            if name.endswith(_DRAFT):  # it does not listen yet
+            if name.endswith(_DRAFT) or name in known:  # a draft does not listen yet
                 continue
-            launcher = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            launcher.settimeout(_STILL_FOR)
             try:
-                launcher.connect(f"/proc/self/fd/{folder}/{name}")
-                told, fds, _, _ = socket.recv_fds(launcher, 1, _MOST)
-                held += [socket.socket(fileno=fd) for fd in fds]
+                while not (found := _ask(f"/proc/self/fd/{folder}/{name}")):
+                    if time.monotonic() >= deadline:
+                        break
+                    time.sleep(_PAUSE)
             except ConnectionRefusedError:
                 os.unlink(name, dir_fd=folder)  # its launcher has ended
-                told = b""
-            except OSError:
-                told = b""
-            if told:
-                launchers.append(launcher)
-            else:  # its server still runs
-                launcher.close()
+                continue
+            if found:
+                launchers[name] = found[0]
+                held += [socket.socket(fileno=fd) for fd in found[1]]
     return held, launchers
+
+
+def _ask(path: str) -> tuple[socket.socket, list[int]] | None:
+    """The connection to a launcher, and its descriptors; None if its server still runs. Raises
+    ConnectionRefusedError."""
+    with contextlib.ExitStack() as unused:
+        launcher = unused.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        launcher.settimeout(_STILL_FOR)
+        try:
+            launcher.connect(path)
+            told, fds, _, _ = socket.recv_fds(launcher, 1, _MOST)
+        except ConnectionRefusedError:
+            raise
+        except OSError:
+            return None
+        if told:
+            unused.pop_all()
+            return launcher, fds
+    return None
+
+
+def own(launcher: socket.socket) -> dict[str, int]:
+    """Tell a launcher that its ports are owned. Returns the files of its sessions' input."""
+    files: dict[str, int] = {}
+    with launcher, contextlib.suppress(OSError):  # it has ended
+        launcher.settimeout(_TOLD_WITHIN)
+        launcher.send(OWNED)
+        while True:  # each call gets the bytes of one descriptor
+            session, fds, _, _ = socket.recv_fds(launcher, _NAME, 1)
+            if not session:
+                break
+            files.update(zip([session.decode()], fds, strict=False))  # none is free: no file
+    return files
 
 
 def tidy(state: str | os.PathLike[str]) -> None:

@@ -20,7 +20,7 @@ PIPE, OUT = "pipe", "out"  # in the folder of a session
 MOVE_BYTES = 1024 * 1024  # at a time: as much as a pipe can have without privileges
 _LOCKED_WITHIN, _PAUSE = 10.0, 0.01  # seconds
 _FIONREAD = 0x541B
-_NONBLOCK = os.SPLICE_F_NONBLOCK if hasattr(os, "SPLICE_F_NONBLOCK") else 2
+NONBLOCK = os.SPLICE_F_NONBLOCK if hasattr(os, "SPLICE_F_NONBLOCK") else 2
 
 
 def move(pipe: int, out: int, position: int, most: int) -> int:
@@ -28,7 +28,7 @@ def move(pipe: int, out: int, position: int, most: int) -> int:
     the pipe open for writing, and it is empty. Raises BlockingIOError if it is only empty.
 
     The kernel moves them in one call, so a killed process loses and repeats no byte."""
-    return os.splice(pipe, out, most, offset_dst=position, flags=_NONBLOCK)
+    return os.splice(pipe, out, most, offset_dst=position, flags=NONBLOCK)
 
 
 def held(pipe: int) -> int:

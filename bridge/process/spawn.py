@@ -80,12 +80,14 @@ class KeptPorts:
 @dataclass(frozen=True, slots=True)
 class Child:
     """A child of this process, and this side of its pipes: stdin (None without one), stdout and
-    stderr; None for streams in files. `grouped`: it was in its control group before its program
-    ran, so that all its descendants are in it."""
+    stderr; None for streams in files, where `stdin` is the file of process/spool.py.
+    `grouped`: it was in its control group before its program ran, so that all its descendants are
+    in it."""
 
     pid: int
     pipes: tuple[int | None, int, int] | None
     grouped: bool
+    stdin: int | None = None
 
 
 def start_child(start: Start, spool: Path | None = None) -> Child:
@@ -104,7 +106,7 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
         with contextlib.suppress(ConfineError):  # the child reports it
             rules, checked = confine.checked(rules), True  # cheaper than in a fork
     group = Cgroup(start.marker)
-    with _files(spool, start.stdin) if spool else _pipes(start.stdin) as (ours, theirs):
+    with _files(spool, start.stdin) if spool else _pipes(start.stdin) as (pipes, file, theirs):
         try:
             if start.group:
                 group.limit(start.group)
@@ -126,24 +128,28 @@ def start_child(start: Start, spool: Path | None = None) -> Child:
             raise
     if order["group"]:
         guard(start.marker)  # not before: a frozen child would not start. It has no prompt yet
-    return Child(pid, ours, bool(order["group"]))
+    return Child(pid, pipes, bool(order["group"]), file)
 
 
-Ours = tuple[int | None, int, int] | None
+Streams = tuple[tuple[int | None, int, int] | None, int | None, list[int]]
+"""Of a Child: its `pipes`, its `stdin`, and the other sides."""
 
 
 @contextlib.contextmanager
-def _files(spool: Path, stdin: bool) -> Iterator[tuple[Ours, list[int]]]:
+def _files(spool: Path, stdin: bool) -> Iterator[Streams]:
     try:
-        with prepare(spool, stdin) as fds:
-            yield None, fds
+        with prepare(spool, stdin) as fds, ExitStack() as ours:
+            file = os.dup(fds[-1])
+            ours.callback(os.close, file)
+            yield None, file, fds
+            ours.pop_all()
     except BaseException:
         shutil.rmtree(spool, ignore_errors=True)
         raise
 
 
 @contextlib.contextmanager
-def _pipes(stdin: bool) -> Iterator[tuple[Ours, list[int]]]:
+def _pipes(stdin: bool) -> Iterator[Streams]:
     """Both sides of new pipes: those of this process, and those of the child, which are closed at
     the end."""
     with ExitStack() as theirs, ExitStack() as ours:
@@ -153,7 +159,7 @@ def _pipes(stdin: bool) -> Iterator[tuple[Ours, list[int]]]:
             input_, into = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), None
             theirs.callback(os.close, input_)
         (out, output), (err, errors) = _pipe(ours, theirs), _pipe(ours, theirs)
-        yield (into, out, err), [input_, output, errors]
+        yield (into, out, err), None, [input_, output, errors]
         ours.pop_all()
 
 
@@ -259,7 +265,7 @@ class _Launcher:
             self._tell(HOLD, one.fileno())
         if ports.folder is None:
             self._tell(MORTAL + ports.markers.encode())
-        elif ports.sockets:
+        else:
             with contextlib.suppress(OSError), make_door(ports.folder) as listening:
                 self._tell(HOLD + os.fsencode(ports.folder), listening.fileno())
 

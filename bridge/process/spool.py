@@ -2,12 +2,16 @@
 
 A folder per session has `in` (a FIFO that the child itself keeps open), `pipe` (a FIFO, the
 child's stdout), `out` (the output of the pipe, a file that only grows), `err` (a file, of which the
-end is kept), `exit` (the child's pid and start time and, once it has ended, its status: see
-process/fork_server.py) and `sent` (the number of bytes that were written to `in`).
+end is kept) and `exit` (the child's pid and start time and, once it has ended, its status: see
+process/fork_server.py). The input for `in` is in a file without a name, in memory.
 
 A running server moves the output from the pipe to `out` and reads it there; without a server, the
-launcher moves it (process/pump.py). The next server reads `out` from the last position, and sends
-exactly the bytes on stdin that were not sent yet.
+launcher moves it (process/pump.py). The next server reads `out` from the last position.
+
+The position of the input file is the number of bytes that stdin has received. `splice` changes both
+in one call, so a killed server has done both or neither. The launcher holds the same open file, and
+so the same position. The next server gets it from there (process/held_ports.py), and sends the
+rest.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -33,25 +38,36 @@ STATUS = 64  # bytes that `exit` may have
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 POLL = 0.1  # seconds between two checks of a file without a pipe
 _F_SETPIPE_SZ = 1031
-_SENT = struct.Struct("QQ")
+USED_MOST = 256 * 1024  # bytes of memory with input that the child has read
+_CLOSE_ON_EXEC, _NOT_EXECUTABLE = 1, 8
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_COUNTERS = struct.Struct("QQ")
+NOT_COUNTED = _COUNTERS.pack(1, 0)
+"""Else a server of an earlier version would send all input again."""
 
 
 class Spool(Channel):
-    """The streams in `folder`. `start`: the position in `out` at which reading begins. `piece`: the
+    """The streams in `folder`. `start`: the position in `out` at which reading begins. `stdin`: the
+    file of the input, which is closed at the end; None if it is lost. `piece`: the
     bytes of one read. `look`: seconds between two checks of states without an event."""
 
     def __init__(
-        self, folder: Path, start: int = 0, *, piece: int = READ_BYTES, look: float = 2.0
+        self,
+        folder: Path,
+        start: int = 0,
+        stdin: int | None = None,
+        *,
+        piece: int = READ_BYTES,
+        look: float = 2.0,
     ) -> None:
         super().__init__()
+        self._fds = [] if stdin is None else [stdin]
         self._piece = piece
         self._check_every = look
         self._err = str(folder / "err")
         self.folder = folder
         self._loop = asyncio.get_running_loop()
-        self._out = os.open(folder / pump.OUT, os.O_RDWR | os.O_CLOEXEC)
         self._at = start
-        self._size = os.fstat(self._out).st_size
         self._reserved = 0
         self._paused = False
         self._closed = False
@@ -60,14 +76,16 @@ class Spool(Channel):
         self._ended = False  # no process has the pipe open for writing
         self._finishing = False
         self._last = b""  # output in the child's pipe that a full disk did not take
-        self._pipe: int | None = None  # none: a server that gave the child the file itself
-        self._in: int | None = None
-        self._writer: _CountingWriter | None = None
         try:
-            self._pipe = _open(folder / pump.PIPE, os.O_RDONLY, errno.ENOENT)
-            self._in = _open(folder / "in", os.O_WRONLY, errno.ENXIO)  # no process reads it
-            if self._in is not None:
-                self._writer = _CountingWriter(self._in, folder / "sent")
+            self._out = os.open(folder / pump.OUT, os.O_RDWR | os.O_CLOEXEC)
+            self._fds.append(self._out)
+            self._size = os.fstat(self._out).st_size
+            # None: a server of an earlier version gave the child the file itself.
+            self._pipe = self._open(pump.PIPE, os.O_RDONLY, errno.ENOENT)
+            self._in = self._open("in", os.O_WRONLY, errno.ENXIO)  # None: no process reads it
+            self._writer: _SplicedWriter | None = None
+            if self._in is not None and stdin is not None:
+                self._writer = _SplicedWriter(self._in, stdin)
         except OSError:
             self._close()
             raise
@@ -83,10 +101,11 @@ class Spool(Channel):
             self._writer.write(data)
 
     def owe(self, data: bytes) -> None:
-        """`data` is all input of the session: send the part that was not sent. Raises
+        """`data` is the input of the session so far: send the part that was not sent. Raises
         InputUnknown."""
-        if self._writer:
-            self._writer.write(data[self._writer.sent() :])
+        if self._in is not None and self._writer is None:
+            raise InputUnknown
+        self.write(data)
 
     def pause(self, paused: bool) -> None:
         """The child waits once its pipe is full."""
@@ -119,9 +138,19 @@ class Spool(Channel):
         self._close()
 
     def _close(self) -> None:
-        for fd in (self._in, self._out, self._pipe):
-            if fd is not None:
-                os.close(fd)
+        while self._fds:
+            os.close(self._fds.pop())
+
+    def _open(self, name: str, flags: int, none: int) -> int | None:
+        """A FIFO; None where the attempt ends with the error `none`."""
+        try:
+            fd = os.open(self.folder / name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno != none:
+                raise
+            return None
+        self._fds.append(fd)
+        return fd
 
     # --- stdout --------------------------------------------------------------------------------
 
@@ -233,20 +262,36 @@ class Spool(Channel):
                 err.truncate(0)
 
 
-def _open(path: Path, flags: int, none: int) -> int | None:
-    """A FIFO; None where the attempt ends with the error `none`."""
-    try:
-        return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno != none:
-            raise
-        return None
+def _make_input() -> int:
+    """A new file in memory. Raises OSError."""
+    file = LIBC.memfd_create(b"stdin", _CLOSE_ON_EXEC | _NOT_EXECUTABLE)
+    if file < 0:  # before Linux 6.3
+        file = LIBC.memfd_create(b"stdin", _CLOSE_ON_EXEC)
+    if file < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(file)
+
+
+def input_of_earlier_version(folder: Path) -> int | None:
+    """A file for a session of a server that counted the bytes: before a write their largest number,
+    and afterwards the actual one. None if it was killed within a write."""
+    counters = folder / "sent"
+    with contextlib.suppress(OSError, struct.error):
+        largest, sent = _COUNTERS.unpack(counters.read_bytes() or bytes(_COUNTERS.size))
+        if largest == sent:
+            file = _make_input()
+            os.lseek(file, sent, os.SEEK_SET)
+            counters.write_bytes(NOT_COUNTED)
+            return file
+    return None
 
 
 @contextlib.contextmanager
 def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
-    """Make the files of a new session. Yields its program's ends of stdin, stdout and stderr, and
-    the other end of stdout, which some process must have as long as the program lives."""
+    """Make the files of a new session. Yields its program's ends of stdin, stdout and stderr; the
+    other end of stdout, and the file of its input: some process must have these two as long as the
+    program lives."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700)
     for name in ("in", pump.PIPE):
@@ -266,47 +311,52 @@ def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
         reader = add(folder / pump.PIPE, os.O_RDONLY | os.O_NONBLOCK)
         stdout = add(folder / pump.PIPE, os.O_WRONLY)
         out, err, status = (add(folder / name, append) for name in (pump.OUT, "err", "exit"))
-        add(folder / "sent", os.O_WRONLY | os.O_CREAT)  # here, off the event loop
         _reserve(out, 0, RESERVE)
         _reserve(status, 0, STATUS)
-        yield [fifo, stdout, err, reader]
+        with contextlib.suppress(OSError):  # the disk is full
+            os.write(add(folder / "sent", os.O_WRONLY | os.O_CREAT), NOT_COUNTED)
+        file = _make_input()
+        opened.callback(os.close, file)
+        yield [fifo, stdout, err, reader, file]
 
 
-class _CountingWriter(Writer):
-    """Records the number of sent bytes: before a write its largest possible value, and after the
-    write the actual one."""
+class _SplicedWriter(Writer):
+    """Writes all input of a session, from its beginning, to the FIFO `fd`. `file`: of the session;
+    bytes that an earlier server has moved from it are not moved again."""
 
-    def __init__(self, fd: int, counters: Path) -> None:
+    def __init__(self, fd: int, file: int) -> None:
         super().__init__(fd)
-        self._counters = os.open(counters, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        written = os.pread(self._counters, _SENT.size, 0) or bytes(_SENT.size)
-        self._wanted: int
-        self._sent: int
-        self._wanted, self._sent = _SENT.unpack(written)
+        self._file = file
+        self._sent = os.lseek(file, 0, os.SEEK_CUR)
+        self._end = 0  # of the input so far; below _sent if an earlier server has got farther
+        self._freed = 0
 
-    def sent(self) -> int:
-        if self._wanted != self._sent:
-            raise InputUnknown
-        return self._sent
+    @property
+    def waiting(self) -> bool:
+        return self._sent < self._end
 
-    def send(self, data: bytearray) -> int:
-        self._note(self._sent + len(data))
-        try:
-            sent = super().send(data)
-            self._sent += sent
-            return sent
-        finally:
-            self._note(self._sent)
+    def add(self, data: bytes) -> None:
+        end = self._end + len(data)
+        new = memoryview(data)[max(0, self._sent - self._end) :]
+        while new:
+            new = new[os.pwrite(self._file, new, end - len(new)) :]
+        self._end = end
 
-    def stop(self) -> None:
-        super().stop()
-        with contextlib.suppress(OSError):
-            os.close(self._counters)
-        self._counters = -1
+    def send(self) -> None:
+        left = self._end - self._sent
+        self._sent += os.splice(self._file, self._fd, left, flags=pump.NONBLOCK)
+        if self._sent - self._freed > USED_MOST:
+            self._free()
 
-    def _note(self, wanted: int) -> None:
-        self._wanted = wanted
-        os.pwrite(self._counters, _SENT.pack(wanted, self._sent), 0)
+    def _free(self) -> None:
+        """Free the pages that the child has read. The pipe shares the others with the file: the
+        kernel would clear them if they were part of a huge page."""
+        read = self._sent - pump.held(self._fd)
+        size = (read - self._freed) // mmap.PAGESIZE * mmap.PAGESIZE
+        if size > 0:
+            mode, start = _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_int64(self._freed)
+            LIBC.fallocate(self._file, mode, start, ctypes.c_int64(size))
+            self._freed += size
 
 
 def _reserve(file: int, position: int, size: int) -> None:

@@ -264,6 +264,7 @@ def make_session_factory(
         ),
         markers=state.markers,
         spools=state.spools,
+        inputs=state.inputs,
         restore=state.restore_modes,
         sandbox=sandbox,
         secrets=settings.secrets(agent.config.env, operator),

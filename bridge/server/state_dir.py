@@ -42,7 +42,8 @@ DATABASE = "tasks.db"
 class State:
     """`folder` is None for a server without durable state. `markers`: the prefix of
     the markers of its processes, the same in every run. `operator`: the operator token, if the
-    server requires tokens. `database`: the place of the tasks, if it is not the folder; `shared`:
+    server requires tokens. `inputs`: the files of the input of running sessions, by their ids
+    (process/spool.py). `database`: the place of the tasks, if it is not the folder; `shared`:
     the store, if other servers may use it, too. `role`: of the server (BRIDGE_NODE)."""
 
     store: Store = field(default_factory=MemoryStore)
@@ -51,6 +52,7 @@ class State:
     audit: Audit = NO_AUDIT
     operator: OperatorToken | None = None
     attended: int | None = None  # while open, this process moves session output
+    inputs: dict[str, int] = field(default_factory=dict)
     database: str = ""
     shared: SharedStore | None = None
     role: str = ""
@@ -93,8 +95,11 @@ class State:
 
     def tidy(self, kept: Iterable[str]) -> None:
         """Remove all streams, except those of the sessions `kept`."""
+        ids = set(kept)
+        for name in self.inputs.keys() - ids:
+            os.close(self.inputs.pop(name))
         if self.spools and self.spools.is_dir():
-            for name in set(os.listdir(self.spools)) - set(kept):
+            for name in set(os.listdir(self.spools)) - ids:
                 shutil.rmtree(self.spools / name, ignore_errors=True)
 
     async def close(self) -> None:

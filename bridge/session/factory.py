@@ -23,11 +23,12 @@ from bridge.session.turn import TurnLimits
 class SessionFactory:
     """`adapter` makes the adapter of each session. `environment`: the variables of the CLI. The
     markers of this server's processes begin with `markers`. `spools`: the folder for the streams of
-    sessions that survive the server; None for pipes. `sandbox`: the boundary of each CLI process;
-    None for no boundary. `secrets` are redacted from the output of later sessions. `shares`: the
-    real paths of the folders with the same files on several servers, by name; empty if the CLI
-    cannot resume a conversation on another one. `tally` counts the sessions. `traces`: the
-    processes get TRACEPARENT. `restore` restores the modes of own files after an agent."""
+    sessions that survive the server; None for pipes. `inputs`: the files of the input of sessions
+    of an earlier server, by their ids. `sandbox`: the boundary of each CLI process; None for no
+    boundary. `secrets` are redacted from the output of later sessions. `shares`: the real paths of
+    the folders with the same files on several servers, by name; empty if the CLI cannot resume a
+    conversation on another one. `tally` counts the sessions. `traces`: the processes get
+    TRACEPARENT. `restore` restores the modes of own files after an agent."""
 
     adapter: Callable[[AgentConfig, SessionStart], Adapter]
     config: AgentConfig
@@ -35,6 +36,7 @@ class SessionFactory:
     limits: TurnLimits
     markers: str = ""
     spools: Path | None = None
+    inputs: dict[str, int] = field(default_factory=dict)
     sandbox: Sandbox | None = None
     secrets: Secrets = NO_SECRETS
     shares: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -79,6 +81,7 @@ class SessionFactory:
             rules=rules,
             secrets=self.secrets,
         )
+        session.stdin = self.inputs.pop(session_id, None)
         session.tally, session.traces = self.tally, self.traces
         if sandbox := self.sandbox:
             self.first.order(session, lambda: sandbox.new)

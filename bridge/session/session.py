@@ -19,7 +19,7 @@ from bridge.process.guard import MOVABLE
 from bridge.process.line_splitter import LineSplitter
 from bridge.process.process_tree import KILL_GRACE, kill_session
 from bridge.process.spawn import Start
-from bridge.process.spool import Spool
+from bridge.process.spool import Spool, input_of_earlier_version
 from bridge.session.redaction import NO_SECRETS, Secrets
 from bridge.session.tally import SessionTally
 from bridge.session.turn import SessionStreams, SessionTurn, Sink, TurnLimits
@@ -35,6 +35,7 @@ class Session:
     """A live CLI. `run()` runs one turn at a time; `stop()` ends the session.
 
     `spool`: the folder for its streams, if they are files; its name is the id of the session.
+    `stdin`: the file of its input, which an earlier server has used (process/spool.py).
     `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
     output. `tally` counts its end. `before_start` is awaited before its start; `streams.on_ready`
     is called when it has printed a line and its handshake is over, and when it has ended. With
@@ -53,6 +54,7 @@ class Session:
     ) -> None:
         self.adapter = adapter
         self.spool = spool
+        self.stdin: int | None = None
         self.marker = marker
         self.before_start: Callable[[], Awaitable[None]] | None = None
         self.tally = SessionTally()
@@ -127,7 +129,8 @@ class Session:
         assert self.spool
         position = max([position, *(one.position for one in told)])
         try:
-            spool = Spool(self.spool, position)
+            stdin = input_of_earlier_version(self.spool) if self.stdin is None else self.stdin
+            spool = Spool(self.spool, position, stdin)
         except OSError:  # the folder is gone, and the session is lost
             kill_session(self.marker)
             raise
@@ -150,7 +153,8 @@ class Session:
                     self._tell_again(one)
                     owed += self.adapter.data_to_send()
         self.streams.begin_at(position)
-        spool.owe(bytes(owed))
+        if self.streams.process.pid:  # else it has ended
+            spool.owe(bytes(owed))
 
     def _tell_again(self, told: AdapterInput) -> None:
         match told:

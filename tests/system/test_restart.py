@@ -10,7 +10,6 @@ import os
 import resource
 import shutil
 import sqlite3
-import struct
 import subprocess
 import sys
 import uuid
@@ -21,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from bridge.process.held_ports import NAME
 from bridge.process.procfs import MARKER
 from tests.support.bridge_process import BridgeProcess
 from tests.support.client import (
@@ -434,27 +434,23 @@ async def test_where_running_turns_are_not_continued_they_fail(
 # --- what cannot be gone on with -----------------------------------------------------------------
 
 
-def doubt(place: Place) -> None:
-    """As if the server had been killed while it wrote to its agent."""
-    (session,) = place.sessions
-    counters = place.state / "sessions" / session / "sent"
-    wanted, sent = struct.unpack("QQ", counters.read_bytes())
-    counters.write_bytes(struct.pack("QQ", wanted + 1, sent))
-
-
-async def test_an_agent_that_may_or_may_not_have_read_its_input_fails_its_turn(
+async def test_an_agent_without_server_and_launcher_fails_its_turn(
     place: Place, live: Liveness
 ) -> None:
-    """It takes no other turn: its output of the old turn would belong to the new one."""
+    """Both had the position in its input. It takes no other turn: its output of the old turn would
+    belong to the new one."""
     async with place.server() as (server, client):
         task = await client.send_now(f"text a\nwait {live.path} agent\ntext of the old turn")
-        await live.pid("agent")
+        launcher = psutil.Process(await live.pid("agent")).parent()
+        assert launcher and launcher.name() == NAME
         await heard(client, task["id"], "a")
         await kill(server)
-    doubt(place)
+    launcher.kill()
+    launcher.wait(WITHIN)
     async with place.server() as (_, client):
         ended = await finished(client, task["id"])
         assert (state(ended), reason(ended), artifact_text(ended)) == ("failed", "restart", "a")
+        assert "does not know which input" in said(ended)
         await live.gone("agent")
         again = await client.send("turn", contextId=task["contextId"])
         assert artifact_text(again) == "1"

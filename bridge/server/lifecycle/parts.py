@@ -89,7 +89,7 @@ async def assemble(
     pool = make_pool(settings)
     node = NodeAgents()
     state = await _open_state(loaded, unused, {one.id: offer_of(one) for one in agents}, node)
-    ports.own(state.folder, state.markers)
+    state.inputs.update(ports.own(state.folder, state.markers))
     workspaces = {path for one in settings.each for path in one.writable}
     Places(settings.state_home).record([state.folder] if state.folder else [], workspaces)
     unix = listen_unix(settings, unused, service.sockets.unix)

@@ -22,14 +22,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bridge.process import spawn
-from bridge.process.held_ports import BOUND, OWNED, refuse, take
+from bridge.process import held_ports, spawn
+from bridge.process.held_ports import BOUND, refuse, take
 from bridge.process.spawn import LAUNCHES, KeptPorts
 from bridge.server.operate.port_users import end_strays, is_released
 from bridge.server.token_file import is_described
 
 BACKLOG = 128
 RELEASED_WITHIN, PAUSE = 5.0, 0.02  # seconds: until a launcher has ended
+NOTICED_WITHIN = 2.0  # seconds, after the end of a server
 ANYWHERE: dict[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104
 LOCALHOST: dict[int, str] = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 GUARDED = ANYWHERE if sys.platform == "linux" else {}  # SO_REUSEADDR has other rules elsewhere
@@ -42,7 +43,7 @@ class Ports:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._held: list[socket.socket] = []  # of earlier servers
-        self._launchers: list[socket.socket] = []
+        self._launchers: dict[str, socket.socket] = {}
         self._kept: list[socket.socket] = []
         if LAUNCHES and folder and folder.is_dir() and not is_described(folder):
             with contextlib.suppress(OSError):
@@ -81,20 +82,31 @@ class Ports:
 
     def bound(self) -> None:
         """All ports are bound: agents of an earlier server continue."""
-        for one in self._launchers:
+        for one in self._launchers.values():
             _tell(one, BOUND)
 
-    def own(self, folder: Path | None, markers: str) -> None:
+    def own(self, folder: Path | None, markers: str) -> dict[str, int]:
         """This server has the lock of its folder: a launcher keeps its ports from now on. Ports of
-        earlier servers that are not used refuse connections. Both arguments: see State."""
+        earlier servers that are not used refuse connections. Both arguments: see State. Returns the
+        files of the input of running sessions (process/spool.py)."""
+        if LAUNCHES and folder:
+            with contextlib.suppress(OSError):  # of servers that still ran before
+                held, more = take(folder, self._launchers, NOTICED_WITHIN)
+                self._held += held
+                for one in more.values():
+                    _tell(one, BOUND)
+                self._launchers |= more
+        kept = {_inode(one) for one in self._kept}
         for one in self._held:
-            refuse(one)
+            if _inode(one) not in kept:
+                refuse(one)
             one.close()
         spawn.hold(KeptPorts(tuple(self._kept), folder, markers))
-        for one in self._launchers:
-            _tell(one, OWNED)
-            one.close()
-        self._held, self._launchers = [], []
+        files: dict[str, int] = {}
+        for one in self._launchers.values():
+            files |= held_ports.own(one)
+        self._held, self._launchers = [], {}
+        return files
 
     def refuse(self) -> None:
         """Refuse connections from now on. No process can bind the ports yet."""
@@ -103,9 +115,9 @@ class Ports:
 
     def close(self) -> None:
         """Close the sockets of this process."""
-        for one in (*self._held, *self._launchers, *self._kept):
+        for one in (*self._held, *self._launchers.values(), *self._kept):
             one.close()
-        self._held, self._launchers, self._kept = [], [], []
+        self._held, self._launchers, self._kept = [], {}, []
 
     # --- sockets ---------------------------------------------------------------------------------
 
@@ -205,9 +217,13 @@ def _without_copies(sockets: Sequence[socket.socket]) -> list[socket.socket]:
     """Several launchers may hold one socket."""
     found: dict[int, socket.socket] = {}
     for one in sockets:
-        if found.setdefault(os.fstat(one.fileno()).st_ino, one) is not one:
+        if found.setdefault(_inode(one), one) is not one:
             one.close()
     return [*found.values()]
+
+
+def _inode(one: socket.socket) -> int:
+    return os.fstat(one.fileno()).st_ino
 
 
 def _tell(launcher: socket.socket, what: bytes) -> None:

@@ -146,10 +146,11 @@ def launched(group: str, spool: Path | None = None, within: float = WITHIN) -> i
     """The exit status of a program that begins in the group of this file."""
     order: dict[str, Any] = {"argv": ["/bin/true"], "env": {}, "cwd": "/", "rules": None}
     streams = spawn._files(spool, False) if spool else spawn._pipes(False)
-    with streams as (ours, theirs):
+    with streams as (pipes, file, theirs):
         pid = spawn._launch({**order, "group": group}, theirs, spool, within)
-        for fd in ours[1:] if ours else ():
-            os.close(fd)
+        for fd in (file, *(pipes or ())):
+            if fd is not None:
+                os.close(fd)
         return process_tree.wait_for_exit(pid, process_tree.reaper(pid, spool))
 
 

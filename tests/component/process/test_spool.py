@@ -6,7 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import mmap
 import os
+import random
+import select
 import signal
 import struct
 import subprocess
@@ -18,13 +22,12 @@ import pytest
 
 from bridge.errors import InputUnknown
 from bridge.process.line_splitter import LongLine
-from bridge.process.spool import Spool, exit_code
+from bridge.process.spool import USED_MOST, Spool, exit_code, input_of_earlier_version
 from tests import CHECKOUT
 from tests.support.liveness import Liveness, listening
 from tests.support.spools import LIMIT, WITHIN, Children, ended
 
 SAID = b"one\ntwo three\n\n\xff\xfe\r\nlast, without a newline"
-SENT = struct.Struct("QQ")  # how far it may get, how far it got
 
 
 @pytest.fixture
@@ -238,40 +241,62 @@ def arrived(fd: int) -> bytes:
 
 
 async def test_stdin_continues_at_every_byte(children: Children) -> None:
+    """Also a server continues that knows of less input than the last one has sent: it makes the
+    rest again from the output."""
     data = b'{"type":"prompt"}\n'
-    for done in range(len(data) + 1):
-        folder = children.left()
-        with stdin_of(folder) as stdin:
-            first = Spool(folder)
-            first.write(data[:done])
+    folder = children.left()
+    with stdin_of(folder) as stdin:
+        for done in range(1, len(data) + 1):
+            first = children.spool(folder)
+            first.owe(data[:done])
             first.close()
-            assert arrived(stdin) == data[:done]
-            second = Spool(folder)
-            second.owe(data)
-            second.write(b"more\n")
+            assert arrived(stdin) == data[done - 1 : done]
+        for known in range(len(data) + 1):
+            second = children.spool(folder)
+            second.owe(data[:known])
+            second.write(data[known:])
             second.close()
-            assert arrived(stdin) == data[done:] + b"more\n"
-            assert SENT.unpack((folder / "sent").read_bytes()) == (len(data) + 5,) * 2
+        assert arrived(stdin) == b""
+        third = children.spool(folder)
+        third.owe(data[:5])
+        third.write(data[5:] + b"more\n")
+        third.close()
+        assert arrived(stdin) == b"more\n"
 
 
-@pytest.mark.parametrize(("wanted", "sent"), [(1, 0), (10, 9), (2**40, 10)])
-async def test_a_write_that_may_have_happened_is_uncertain(
-    children: Children, wanted: int, sent: int
+async def test_without_the_file_of_its_input_the_input_of_a_child_is_unknown(
+    children: Children,
 ) -> None:
     folder = children.left()
-    (folder / "sent").write_bytes(SENT.pack(wanted, sent))
     with stdin_of(folder) as stdin:
         spool = Spool(folder)
         with pytest.raises(InputUnknown):
             spool.owe(b"x" * 20)
+        spool.write(b"x")  # such as an interrupt
         spool.close()
         assert arrived(stdin) == b""
 
 
-async def test_a_dead_child_is_owed_nothing(children: Children) -> None:
+@pytest.mark.parametrize(("largest", "sent", "position"), [(7, 7, 7), (8, 7, None), (0, 0, 0)])
+async def test_a_session_of_an_earlier_version_continues_from_its_counters(
+    children: Children, largest: int, sent: int, position: int | None
+) -> None:
+    """Unless its server was killed within a write. The counters are used once: no later input
+    counts there."""
     folder = children.left()
-    (folder / "sent").write_bytes(SENT.pack(10, 5))
-    spool = Spool(folder)
+    counters = folder / "sent"
+    counters.write_bytes(struct.pack("QQ", largest, sent) if position != 0 else b"")
+    with stdin_of(folder) as stdin:
+        spool = Spool(folder, 0, input_of_earlier_version(folder))
+        with contextlib.suppress(InputUnknown):
+            spool.owe(b"0123456789")
+        spool.close()
+        assert arrived(stdin) == (b"" if position is None else b"0123456789"[position:])
+    assert input_of_earlier_version(folder) is None
+
+
+async def test_a_dead_child_is_owed_nothing(children: Children) -> None:
+    spool = Spool(children.left())
     spool.owe(b"x" * 20)
     spool.write(b"x")
     spool.close()
@@ -283,12 +308,12 @@ async def test_the_next_server_sends_input_that_did_not_fit_into_the_pipe(
     folder = children.left()
     data = os.urandom(3_000_000)
     with stdin_of(folder) as stdin:
-        first = Spool(folder)
+        first = children.spool(folder)
         first.write(data)
         first.close()
         got = arrived(stdin)
         assert 0 < len(got) < len(data)
-        second = Spool(folder)
+        second = children.spool(folder)
         second.owe(data)
         async with asyncio.timeout(WITHIN):
             while len(got) < len(data):
@@ -298,44 +323,103 @@ async def test_the_next_server_sends_input_that_did_not_fit_into_the_pipe(
     assert got == data
 
 
+async def test_input_that_a_child_has_read_takes_no_memory(children: Children) -> None:
+    """Small and large inputs, also while others wait in the pipe."""
+    folder, chance = children.left(), random.Random(1)
+    file, sent, got = children.inputs[folder], bytearray(), bytearray()
+    with stdin_of(folder) as stdin:
+        spool = children.spool(folder)
+        room = fcntl.fcntl(stdin, fcntl.F_GETPIPE_SZ)
+        async with asyncio.timeout(WITHIN):
+            while len(got) < 15_000_000:
+                data = chance.randbytes(chance.choice((10, 1000, 30_000, 3_000_000)))
+                spool.write(data)
+                sent += data
+                while len(sent) - len(got) > room:
+                    with contextlib.suppress(BlockingIOError):
+                        got += os.read(stdin, 50_000)
+                    await asyncio.sleep(0)
+                waits = len(sent) - len(got)
+                kept = os.fstat(file).st_blocks * 512
+                assert kept <= waits + USED_MOST + 2 * mmap.PAGESIZE
+        got += arrived(stdin)
+        spool.close()
+    assert got == sent
+
+
+async def test_a_child_that_closes_its_stdin_gets_no_more_input(children: Children) -> None:
+    _, process, reader = await children.shell("exec <&-; echo closed; sleep 0.05; exit 4")
+    await reader.until(lambda: reader.lines)
+    process.write(b"x" * 100_000)
+    process.write(b"x")
+    assert await ended(process) == 4
+
+
+# --- a writer that is killed -------------------------------------------------------------------
+
 WRITER = """
-import asyncio, sys
+import asyncio, os, random, sys
 from pathlib import Path
 from bridge.process.spool import Spool
+from tests.component.process.test_spool import pieces
+
+folder, file = Path(sys.argv[1]), int(sys.argv[2])
 
 async def main():
-    Spool(Path(sys.argv[1])).write(bytes(range(256)) * 20_000)
-    await asyncio.sleep(1000)
+    spool, end = Spool(folder, 0, os.dup(file)), 0
+    for piece in pieces():
+        spool.write(piece)
+        end += len(piece)
+        while os.lseek(file, 0, os.SEEK_CUR) < end:
+            await asyncio.sleep(0)
 
-asyncio.run(main())
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        os.write(1, b"%d" % os.getpid())
+        asyncio.run(main())
+    os.waitpid(child, 0)
+    os.write(1, b"dead")
 """
+KILLS = 200
+SIZES = (0, 10, 300, 3000, 20_000, 300_000)
 
 
-@pytest.mark.parametrize("after", [1, 200_000, 1_500_000])
-async def test_a_writer_that_is_killed_is_continued_exactly_or_not_at_all(
-    children: Children, after: int
+def pieces() -> Iterator[bytes]:
+    """All input of the session: numbered lines of all sizes."""
+    for number in range(3000):
+        yield b"%d %s\n" % (number, b"x" * SIZES[hash(number * 7919) % len(SIZES)])
+
+
+async def test_a_writer_that_is_killed_at_any_moment_is_continued_exactly(
+    children: Children,
 ) -> None:
-    data, folder = bytes(range(256)) * 20_000, children.left()
-    argv = (sys.executable, "-c", WRITER, str(folder))
-    writer = subprocess.Popen(argv, cwd=CHECKOUT)  # noqa: ASYNC220
-    with stdin_of(folder) as stdin:
-        got = b""
-        async with asyncio.timeout(WITHIN):
-            while len(got) < after:
-                with contextlib.suppress(BlockingIOError):
-                    got += os.read(stdin, 50_000)
-                await asyncio.sleep(0)
-        writer.kill()
-        writer.wait(WITHIN)
-        second = Spool(folder)
-        with contextlib.suppress(InputUnknown):
-            second.owe(data)
-            async with asyncio.timeout(WITHIN):
-                while len(got) < len(data):
-                    got += arrived(stdin)
-                    await asyncio.sleep(0)
-            assert got == data
-        second.close()
+    """Each writer is killed after a random number of bytes. Each of them is a fork with an event
+    loop of its own, which takes 10 ms."""
+    folder, chance, got = children.left(), random.Random(3), bytearray()
+    file = children.inputs[folder]
+    argv = (sys.executable, "-c", WRITER, str(folder), str(file))
+    with (
+        stdin_of(folder) as stdin,
+        subprocess.Popen(  # noqa: ASYNC220
+            argv, cwd=CHECKOUT, pass_fds=[file], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as writer,
+    ):
+        assert writer.stdin and writer.stdout
+        orders, said = writer.stdin.fileno(), writer.stdout.fileno()
+        for _ in range(KILLS):
+            os.write(orders, b"\n")
+            child = int(os.read(said, 100))
+            wanted = len(got) + chance.randrange(100_000)
+            while len(got) < wanted:
+                assert select.select([stdin], [], [], WITHIN)[0]
+                got += os.read(stdin, 2**20)
+            os.kill(child, signal.SIGKILL)
+            assert os.read(said, 100) == b"dead"
+        writer.stdin.close()
+        got += arrived(stdin)
+    assert len(got) == os.lseek(file, 0, os.SEEK_CUR)
+    assert got == b"".join(pieces())[: len(got)]
 
 
 # --- being left alone --------------------------------------------------------------------------

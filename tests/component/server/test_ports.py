@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -19,7 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bridge.process.held_ports import BOUND, OWNED, HeldPorts, make_door, take
+from bridge.process import spawn
+from bridge.process.held_ports import BOUND, HeldPorts, make_door, own, take
+from bridge.process.spawn import KeptPorts
 from bridge.server.operate.ports import Ports
 from tests import CHECKOUT
 from tests.support.free_port import free_port
@@ -109,7 +110,7 @@ def test_waiting_connections_are_refused_after_a_while() -> None:
     with socket.create_connection(address) as waiting:
         held.leave()
         while held.pause is not None:
-            held.serve(set())
+            held.serve(set(), tuple)
         waiting.settimeout(WITHIN)
         with pytest.raises(ConnectionResetError):
             waiting.recv(1)
@@ -126,11 +127,12 @@ from bridge.process import pump, spawn
 from bridge.process.spawn import KeptPorts, Start, start_child
 state = Path(sys.argv[1])
 pump.attend(str(state))
-listening = socket.create_server(("127.0.0.1", 0))
-spawn.hold(KeptPorts((listening,), state, "markers."))
+listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[2]))]
+spawn.hold(KeptPorts(listening, state, "markers."))
 (state / "sessions").mkdir()
-child = start_child(Start([*sys.argv[2:]], {"PATH": os.environ["PATH"]}, "/"), state / "sessions/s")
-print(child.pid, listening.getsockname()[1], flush=True)
+child = start_child(Start(sys.argv[3:], {"PATH": os.environ["PATH"]}, "/"), state / "sessions/s")
+os.lseek(child.stdin, 3, os.SEEK_SET)
+print(child.pid, *(one.getsockname()[1] for one in listening), flush=True)
 signal.pause()
 """
 AGENT = """
@@ -146,19 +148,23 @@ while True:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path, int, int]]:
-    """A process with a port and with an agent that asks its launcher for it."""
+def server(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[subprocess.Popen[str], Path, int, int]]:
+    """A process with a port and with an agent that asks its launcher for it. A parameter 0: without
+    a port."""
+    ports = str(getattr(request, "param", 1))
     state = tmp_path / "s"
     state.mkdir(0o700)
     agent = [sys.executable, "-I", "-S", "-c", AGENT, str(state), str(tmp_path / "out")]
     with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(state), *agent],
+        [sys.executable, "-c", SERVER, str(state), ports, *agent],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout
-        pid, port = map(int, process.stdout.readline().split())
+        pid, port = map(int, (process.stdout.readline() + " 0").split()[:2])
         launcher = psutil.Process(pid).parent()
         assert launcher
         yield process, state, pid, port
@@ -186,24 +192,26 @@ def test_only_the_next_server_gets_the_ports(
     """Neither another process while the server runs, nor an agent. The agents stand still while the
     next server binds its ports."""
     process, state, agent, port = server
-    assert take(state) == ([], [])  # the server runs
+    assert take(state) == ([], {})  # the server runs
     process.kill()
     process.wait(WITHIN)
     with socket.create_connection(("127.0.0.1", port)) as waiting:
-        (listening,), (launcher,) = take(state)
+        (listening,), launchers = take(state)
+        (launcher,) = launchers.values()
         assert stopped(agent)
         launcher.close()  # this server did not start
         until(lambda: not stopped(agent))
         listening.close()
-        (listening,), (launcher,) = take(state)
+        (listening,), launchers = take(state)
+        (launcher,) = launchers.values()
         launcher.send(BOUND)
         until(lambda: not stopped(agent))
-        launcher.send(OWNED)
-        assert select.select([launcher], [], [], WITHIN)[0]  # the launcher closes the connection
+        files = own(launcher)
+        assert position(files.pop("s")) == 3
         accepted, _ = listening.accept()
         assert accepted.getpeername() == waiting.getsockname()
         accepted.close()
-    launcher.close()
+        assert files == {}
     listening.close()
     out = state.parent / "out"
     asked = len(out.read_text()) if out.exists() else 0
@@ -211,12 +219,37 @@ def test_only_the_next_server_gets_the_ports(
     assert set(out.read_text().splitlines()) == {"0 0"}
 
 
+def position(file: int) -> int:
+    """Of a file that is closed then."""
+    try:
+        return os.lseek(file, 0, os.SEEK_CUR)
+    finally:
+        os.close(file)
+
+
+@pytest.mark.parametrize("server", [0, 1], indirect=True)
+def test_a_server_that_began_before_the_end_of_the_last_one_gets_the_inputs(
+    server: tuple[subprocess.Popen[str], Path, int, int],
+) -> None:
+    """It waited for the lock of the state folder. A server without ports hands them over, too."""
+    process, state, _, _ = server
+    with kept(Ports(state)) as ports:
+        process.kill()
+        process.wait(WITHIN)
+        try:
+            files = ports.own(state, "markers.")
+        finally:
+            spawn.hold(KeptPorts())
+        assert position(files.pop("s")) == 3
+        assert files == {}
+
+
 def test_a_door_without_a_launcher_is_removed(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)  # longer than the path of a socket
     long.mkdir()
     make_door(long).close()
     assert len(os.listdir(long / "launchers")) == 1
-    assert take(long) == ([], [])
+    assert take(long) == ([], {})
     assert os.listdir(long / "launchers") == []
 
 
@@ -236,4 +269,4 @@ def test_a_launcher_ends_with_the_last_process_of_its_agents(
         return False
 
     until(released)
-    until(lambda: take(state) == ([], []))
+    until(lambda: take(state) == ([], {}))
