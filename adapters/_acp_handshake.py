@@ -62,6 +62,7 @@ class Handshake:
             "fs": {"readTextFile": False, "writeTextFile": False},
             "terminal": False,
             "elicitation": {"form": {}, "url": {}},
+            "session": {"notices": {}},  # else Claude and Codex write warnings into their answers
         }
         params = {
             "protocolVersion": PROTOCOL,
