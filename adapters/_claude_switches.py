@@ -9,6 +9,8 @@ QUIET = {
     # Background work would continue after the end of the task, without a client.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
     "CLAUDE_CODE_DISABLE_CRON": "1",
+    # It would ask the model for the user's next prompt after each turn.
+    "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "false",
     # It would compact a conversation of more tokens before the model's cache of it expires.
     "CLAUDE_CODE_IDLE_COMPACT_MIN_TOKENS": "1000000000",
 }
