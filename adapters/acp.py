@@ -171,6 +171,11 @@ class ClaudeAgent(Acp):
     variables: ClassVar[Mapping[str, str]] = QUIET
     session_options: ClassVar[Json] = {"disallowedTools": [*WAKING]}
     asks = "default"  # it begins in `auto`: a model decides about permissions
+    lasting = (
+        *("allow-with-updates", "allow-skill-exact", "allow-skill-prefix"),
+        *("exit-plan-auto", "exit-plan-bypass", "exit-plan-clear-auto", "exit-plan-clear-bypass"),
+        "exit-plan-clear-accept-edits",  # it continues in another conversation
+    )
     modes = ("default", "acceptEdits", "plan")
     widths = ("plan", "default", "acceptEdits")
     images = True
