@@ -124,8 +124,8 @@ class Qwen(Acp):
     variables: ClassVar[Mapping[str, str]] = {
         "QWEN_CODE_NO_RELAUNCH": "true",
         "QWEN_CODE_DISABLE_CRON": "1",
-        # Otherwise it asks its model after each turn what to remember. The user's settings come
-        # before these.
+        # Otherwise it asks its model after each turn what to remember and what the user may say
+        # next. The user's settings come before these.
         "QWEN_CODE_SYSTEM_DEFAULTS_PATH": os.path.join(os.path.dirname(__file__), "qwen.json"),
         **_NODE_CHILD,
     }

@@ -19,19 +19,29 @@ from tests.support.real_clis import CLIS, FOLDERS
 NPM = ("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 PIP = (str(CHECKOUT / ".venv/bin/pip"), "--disable-pip-version-check")
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "0")
-KINDS = ("dependencies", "optionalDependencies")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A kind of dependencies: how to look up the newest version of a package, and how to try an
+    installation after its version has changed in package.json."""
+
+    newest: Callable[[str], str]
+    install: Callable[[Path, str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A pinned package. `install` makes its version the given one in `file`; `files` are those that
-    it changes."""
+    """A pinned package, in a kind of dependencies of `folder`/package.json."""
 
     name: str
     version: str
-    files: tuple[Path, ...]
-    newest: Callable[[str], str]
-    install: Callable[[Path, str, str], None]
+    kind: str
+    folder: Path
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self.folder / "package.json", self.folder / "package-lock.json"
 
 
 def output_of(*command: str, folder: Path = CHECKOUT) -> str:
@@ -40,53 +50,48 @@ def output_of(*command: str, folder: Path = CHECKOUT) -> str:
     ).stdout.strip()
 
 
-def newest_of_npm(package: str) -> str:
-    return output_of("npm", "view", package, "version")
-
-
 def newest_of_pip(package: str) -> str:
     said = output_of(*PIP, "index", "versions", package, "--json")
     return str(json.loads(said)["latest"])
 
 
-def install_npm(file: Path, package: str, version: str) -> None:
-    pinned = json.loads(file.read_text("utf-8"))
-    for kind in KINDS:
-        if package in pinned.get(kind, {}):
-            pinned[kind][package] = version
-    file.write_text(json.dumps(pinned, indent=2) + "\n", "utf-8")
-    output_of(*NPM, "--omit-lockfile-registry-resolved", folder=file.parent)
-    lock = file.with_name("package-lock.json")
+def install_npm(folder: Path, package: str, version: str) -> None:
+    output_of(*NPM, "--omit-lockfile-registry-resolved", folder=folder)
+    lock = folder / "package-lock.json"
     lock.write_text(trim(lock.read_text("utf-8")), "utf-8")
 
 
-def install_pip(file: Path, package: str, version: str) -> None:
+def install_pip(folder: Path, package: str, version: str) -> None:
     output_of(*PIP, "install", "--dry-run", "--ignore-installed", f"{package}=={version}")
-    file.write_text(f"{package}=={version}\n", "utf-8")
+
+
+OF_NPM = Source(lambda package: output_of("npm", "view", package, "version"), install_npm)
+SOURCES = {
+    "dependencies": OF_NPM,
+    "optionalDependencies": OF_NPM,
+    "pythonDependencies": Source(newest_of_pip, install_pip),
+}
 
 
 def packages(folders: Iterable[Path] = FOLDERS) -> Iterator[Package]:
     for folder in folders:
-        file = folder / "package.json"
-        pinned: dict[str, Any] = json.loads(file.read_text("utf-8"))
-        files = (file, folder / "package-lock.json")
-        for kind in KINDS:
+        pinned: dict[str, Any] = json.loads((folder / "package.json").read_text("utf-8"))
+        for kind in SOURCES:
             for name, version in pinned.get(kind, {}).items():
-                yield Package(name, version, files, newest_of_npm, install_npm)
-        for path in sorted(folder.glob("requirements-*.txt")):
-            if path.name != "requirements-node.txt":
-                name, _, version = path.read_text("utf-8").strip().partition("==")
-                yield Package(name, version, (path,), newest_of_pip, install_pip)
+                yield Package(name, version, kind, folder)
 
 
-def raised(package: Package) -> tuple[str, bool]:
+def raised(package: Package, source: Source) -> tuple[str, bool]:
     """What became of the package, and whether its version changed."""
     before = [file.read_text("utf-8") for file in package.files]
     try:
-        newest = package.newest(package.name)
+        newest = source.newest(package.name)
         if newest == package.version:
             return f"{package.name}: {package.version} is the newest", False
-        package.install(package.files[0], package.name, newest)
+        pinned = json.loads(before[0])
+        pinned[package.kind][package.name] = newest
+        package.files[0].write_text(json.dumps(pinned, indent=2) + "\n", "utf-8")
+        source.install(package.folder, package.name, newest)
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         for file, text in zip(package.files, before, strict=True):
             file.write_text(text, "utf-8")
@@ -111,7 +116,7 @@ def passed(*command: str) -> bool:
 def main(wanted: Sequence[str]) -> None:
     changed = []
     for package in chosen(wanted, list(packages())):
-        line, different = raised(package)
+        line, different = raised(package, SOURCES[package.kind])
         print(line, flush=True)
         changed += [package.name] * different
     if not changed:

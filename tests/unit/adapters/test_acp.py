@@ -234,10 +234,12 @@ def test_an_agent_does_not_ask_its_model_between_turns(agent: str, name: str, va
     assert Talk(agent).adapter.launch().env[name] == value
 
 
-def test_qwen_learns_nothing_by_itself() -> None:
+def test_qwen_learns_and_suggests_nothing_by_itself() -> None:
     path = Talk("qwen").adapter.launch().env["QWEN_CODE_SYSTEM_DEFAULTS_PATH"]
-    memory = json.loads(Path(path).read_text())["memory"]
-    assert memory == {"enableManagedAutoMemory": False, "enableManagedAutoDream": False}
+    assert json.loads(Path(path).read_text()) == {
+        "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
+        "ui": {"enableFollowupSuggestions": False},
+    }
 
 
 # --- presets -------------------------------------------------------------------------------------
