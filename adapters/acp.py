@@ -21,7 +21,6 @@ Measured facts that decide the code, of the agents in tests/real/test_matrix.py:
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
@@ -124,9 +123,9 @@ class Qwen(Acp):
     variables: ClassVar[Mapping[str, str]] = {
         "QWEN_CODE_NO_RELAUNCH": "true",
         "QWEN_CODE_DISABLE_CRON": "1",
-        # Otherwise it asks its model after each turn what to remember and what the user may say
-        # next. The user's settings come before these.
-        "QWEN_CODE_SYSTEM_DEFAULTS_PATH": os.path.join(os.path.dirname(__file__), "qwen.json"),
+        # Otherwise it asks its model after each turn for memories, and for the next prompt of the
+        # user. The user's settings come before these.
+        "QWEN_CODE_SYSTEM_DEFAULTS_PATH": f"{__file__.rpartition('/')[0]}/qwen.json",
         **_NODE_CHILD,
     }
     modes = ("plan", "default", "auto-edit")  # not yolo

@@ -25,24 +25,15 @@ from tests.support.real_claude_code import GONE_WITHIN, RealClaudeCode, tool
 from tests.support.responses_server import ResponsesServer
 
 Step = str | Json
-FOLDERS = (CHECKOUT / "tests/clis", CHECKOUT / "tests/soak-clis")
-"""With the CLIs of npm: those of each run, and those of the soak tier."""
+FOLDERS = (CHECKOUT / "tests/clis", CHECKOUT / "tests/clis/soak")
+"""With the pinned CLIs: those of each run, and those of the soak tier."""
 PROGRAMS = (*(folder / "node_modules" for folder in FOLDERS), CHECKOUT / ".venvs")
-
-
-def pinned() -> dict[str, str]:
-    """The versions of all packages, by name."""
-    versions: dict[str, str] = {}
-    for folder in FOLDERS:
-        package = json.loads((folder / "package.json").read_text("utf-8"))
-        versions |= package["dependencies"] | package.get("optionalDependencies", {})
-    for path in FOLDERS[1].glob("requirements-*.txt"):
-        for line in path.read_text("utf-8").splitlines():
-            name, _, versions[name] = line.partition("==")
-    return versions
-
-
-VERSIONS = pinned()
+KINDS = ("dependencies", "optionalDependencies", "pythonDependencies")
+VERSIONS: dict[str, str] = {}
+for folder in FOLDERS:
+    pinned = json.loads((folder / "package.json").read_text("utf-8"))
+    for kind in KINDS:
+        VERSIONS |= pinned.get(kind, {})
 CODEX_WAITS = 30_000  # ms: until a command that runs longer continues in the background
 KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occurs in what it says
 
@@ -217,7 +208,7 @@ CODEX = Cli(
 AIDER = Cli(
     "aider",
     "aider-chat",
-    "aider/bin/aider",
+    "aider-chat/bin/aider",
     in_a_block,
     lambda url: {
         "OPENAI_API_BASE": f"{url}/v1",

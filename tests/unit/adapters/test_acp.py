@@ -1008,7 +1008,9 @@ def test_a_permission_without_options_is_cancelled() -> None:
         ("claude-agent-acp", "exit-plan-clear-accept-edits"),
     ],
 )
-def test_rules_for_other_sessions_and_modes_without_questions_are_not_offered(agent: str, lasting: str) -> None:
+def test_rules_for_other_sessions_and_modes_without_questions_are_not_offered(
+    agent: str, lasting: str
+) -> None:
     options = [
         {"optionId": lasting, "name": "P", "kind": "allow_always"},
         {"optionId": "proceed_once", "name": "O", "kind": "allow_once"},

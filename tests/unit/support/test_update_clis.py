@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.support.npm_lock import trim
 from tests.support.recorded_changes import differences
 from tests.support.update_clis import Package, Source, chosen, packages, raised
 
-Json = dict[str, object]
+Json = dict[str, Any]
 
 
 def folder_of(path: Path) -> Path:
@@ -23,7 +24,7 @@ def folder_of(path: Path) -> Path:
     return path
 
 
-def fails(*_: object) -> str:
+def fails(*_: object) -> Any:
     raise subprocess.CalledProcessError(1, "npm", stderr="npm error\nnpm error 404 Not found\n")
 
 
