@@ -25,14 +25,15 @@ from tests.support.real_claude_code import GONE_WITHIN, RealClaudeCode, tool
 from tests.support.responses_server import ResponsesServer
 
 Step = str | Json
-CLIS_FOLDER = CHECKOUT / "tests/clis"
-MODULES = CLIS_FOLDER / "node_modules"
-PINNED = json.loads((CLIS_FOLDER / "package.json").read_text("utf-8"))
-VERSIONS: dict[str, str] = {
-    **PINNED["dependencies"],
-    **PINNED["optionalDependencies"],
-    **PINNED["pythonDependencies"],
-}
+FOLDERS = (CHECKOUT / "tests/clis", CHECKOUT / "tests/clis/soak")
+"""With the pinned CLIs: those of each run, and those of the soak tier."""
+PROGRAMS = (*(folder / "node_modules" for folder in FOLDERS), CHECKOUT / ".venvs")
+KINDS = ("dependencies", "optionalDependencies", "pythonDependencies")
+VERSIONS: dict[str, str] = {}
+for folder in FOLDERS:
+    pinned = json.loads((folder / "package.json").read_text("utf-8"))
+    for kind in KINDS:
+        VERSIONS |= pinned.get(kind, {})
 CODEX_WAITS = 30_000  # ms: until a command that runs longer continues in the background
 KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occurs in what it says
 
@@ -152,8 +153,8 @@ def out_of_its_sandbox(command: str) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Cli:
-    """`program` is a pattern in node_modules, or a path in .venvs: opencode and kilo are installed
-    as what their packages start, because npm's lock file would need their packages for all systems.
+    """`program` is a pattern in node_modules or .venvs: opencode and kilo are installed as what
+    their packages start, because npm's lock file would need their packages for all systems.
     `run` makes the model have a command run, `environment` gets the address of the model. `force`
     is what AGENT_FORCE needs besides."""
 
@@ -171,9 +172,8 @@ class Cli:
         return self.name
 
     def path(self) -> str:
-        folder = CHECKOUT / ".venvs" if self.program.startswith("aider") else MODULES
-        found = sorted(folder.glob(self.program))
-        assert found, f"{self.program} is missing: run scripts/install"
+        found = [path for folder in PROGRAMS for path in folder.glob(self.program)]
+        assert found, f"{self.program} is missing: run scripts/install --clis"
         return str(found[0])
 
     @property
@@ -208,7 +208,7 @@ CODEX = Cli(
 AIDER = Cli(
     "aider",
     "aider-chat",
-    "aider/bin/aider",
+    "aider-chat/bin/aider",
     in_a_block,
     lambda url: {
         "OPENAI_API_BASE": f"{url}/v1",
@@ -308,11 +308,10 @@ OVER_ACP = (
     ),
     Cli(
         "codex-acp",
-        "@zed-industries/codex-acp-linux-x64",
-        "@zed-industries/codex-acp-linux-*/bin/codex-acp",
+        "@agentclientprotocol/codex-acp",
+        ".bin/codex-acp",
         out_of_its_sandbox,
-        # It says so, in the text of its answer, if it does not know the model.
-        lambda url: {"OPENAI_API_KEY": KEY, "AGENT_ARGS": "-c model=gpt-5.4"},
+        lambda url: {"OPENAI_API_KEY": KEY},
         of_codex,
         ResponsesServer,
     ),
