@@ -38,6 +38,11 @@ AIDER = (*AIDER_SETTINGS, ".env")
 CLINE = (".clinerules/hooks/*", ".cline/**/*.json")
 BUN = ("bunfig.toml", ".env", ".env.*")
 
+GROK = (*CLAUDE, *_in(".grok", "**/*.toml", "**/*.json", "hooks/*", "agents/*", "plugins/*"))
+HERMES = _in(".hermes", "**/*.yaml", "**/*.py")
+OPENHANDS = _in(".openhands", "hooks.json", "setup.sh", "pre-commit.sh", "mcp.json")
+DEEPAGENTS = (".mcp.json", *_in(".deepagents", "**/*.json", "**/*.py"))
+
 # From documentation.
 CURSOR = _in(".cursor", "mcp.json", "hooks.json", "cli.json")
 GOOSE = (".goose/**/*.yaml",)
