@@ -301,6 +301,7 @@ class OpenHands(Acp):
     modes = ("always-ask",)  # not always-approve or llm-approve
     asks = "always-ask"
     project_files = always_loaded = files.OPENHANDS
+    writable_paths = ("/dev/pts",)
     homes = (_homes.OPENHANDS,)
     install = "uv tool install openhands --python 3.12"
     login = "run `openhands` once and choose a model"

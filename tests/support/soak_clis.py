@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.cli_row import ENVIRONMENTS, KEY, SOAK_MODULES, Cli, Step, tool_of
+from tests.support.cli_row import CLIS_FOLDER, ENVIRONMENTS, KEY, SOAK_MODULES, Cli, Step, tool_of
 from tests.support.openai_server import OpenAiServer
 from tests.support.real_claude_code import tool
+
+WITHOUT_TMUX = f"{CLIS_FOLDER / 'soak/without-tmux'}:{os.environ['PATH']}"
 
 
 def of_grok(url: str, home: Path) -> None:
@@ -63,13 +66,13 @@ def of_hermes(url: str, home: Path) -> None:
 
 
 def of_openhands(url: str, home: Path) -> None:
-    (home / ".openhands/profiles").mkdir(parents=True, exist_ok=True)  # made by its first start
+    for name in ("profiles", "cache"):  # made by its first start
+        (home / ".openhands" / name).mkdir(parents=True, exist_ok=True)
     model = {"model": "openai/scripted", "api_key": KEY, "base_url": f"{url}/v1"}
-    terminal = {"name": "terminal", "params": {"terminal_type": "subprocess"}}  # tmux has a socket
     settings = {
         "kind": "Agent",
         "llm": {**model, "usage_id": "agent", "num_retries": 0},
-        "tools": [terminal, {"name": "file_editor", "params": {}}],
+        "tools": [{"name": "terminal", "params": {}}, {"name": "file_editor", "params": {}}],
         "system_prompt_kwargs": {"cli_mode": True, "llm_security_analyzer": True},
     }
     (home / ".openhands/agent_settings.json").write_text(json.dumps(settings))
@@ -135,7 +138,12 @@ SOAK_CLIS = (
         "openhands",
         "openhands/bin/openhands",
         lambda command: tool("terminal", command=command, security_risk="LOW", summary="Run it"),
-        lambda url: {"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+        lambda url: {
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "PATH": WITHOUT_TMUX,
+            # The path is fixed. It contains compiled templates: see docs/agents.md.
+            "BRIDGE_SANDBOX_WRITE": "~/.openhands/cache/",
+        },
         of_openhands,
         OpenAiServer,
         folder=ENVIRONMENTS,
