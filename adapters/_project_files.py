@@ -38,8 +38,9 @@ AIDER = (*AIDER_SETTINGS, ".env")
 CLINE = (".clinerules/hooks/*", ".cline/**/*.json")
 BUN = ("bunfig.toml", ".env", ".env.*")
 
+# Named in their programs or documentation; no test lets these run.
+KIMI = (".mcp.json", *_in(".kimi-code", "**/*.json", "**/*.toml"))
 GROK = (*CLAUDE, *_in(".grok", "**/*.toml", "**/*.json", "hooks/*", "agents/*", "plugins/*"))
-HERMES = _in(".hermes", "**/*.yaml", "**/*.py")
 OPENHANDS = _in(".openhands", "hooks.json", "setup.sh", "pre-commit.sh", "mcp.json")
 DEEPAGENTS = (".mcp.json", *_in(".deepagents", "**/*.json", "**/*.py"))
 

@@ -236,6 +236,7 @@ class Kimi(Acp):
     failing_words: ClassVar[Mapping[str, str]] = {"Compaction is blocked": "context-window"}
     # A goal makes it call the model after the end of the turn, without a message to its client.
     going_on = ("CreateGoal", "run_in_background")
+    project_files = always_loaded = files.KIMI
     homes = (_homes.KIMI,)
     install = "npm install -g @moonshot-ai/kimi-code"  # kimi-cli is its predecessor
     login = "run `kimi` once and type /login"
@@ -286,7 +287,6 @@ class Hermes(Acp):
     environment = ("HERMES_*", "OPENROUTER_*", "NOUS_*", "ANTHROPIC_*", *_OPENAI)
     error_words = "HTTP "
     counts_all_turns = True
-    project_files = always_loaded = files.HERMES
     homes = (_homes.HERMES,)
     install = "uv tool install 'hermes-agent[acp]'"
     login = "hermes setup"

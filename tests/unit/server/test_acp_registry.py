@@ -51,9 +51,7 @@ def test_the_copy_is_what_the_script_writes() -> None:
         ),
     ],
 )
-def test_a_kind_of_launch_names_its_program(
-    distribution: Json, program: str, install: str
-) -> None:
+def test_a_kind_of_launch_names_its_program(distribution: Json, program: str, install: str) -> None:
     agent = Manifest.model_validate(manifest(**distribution))
     assert (agent.program, agent.install) == (program, install)
 
