@@ -90,7 +90,8 @@ class AcpAgent(JsonLines):
     """The agent drops the links of a prompt: files are named in a text."""
 
     lasting: ClassVar[tuple[str, ...]] = ()
-    """Ids of options that write rules for other sessions: the client does not get them."""
+    """Ids of options that write rules for other sessions, or that end in a mode that no client may
+    choose: the client does not get them."""
 
     asks: ClassVar[str] = ""
     """The mode in which the agent asks before it changes anything, if its default is another mode.

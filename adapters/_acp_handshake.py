@@ -18,6 +18,7 @@ from bridge.task.events import AgentEvent, Failed, Started
 from ._acp_agent import AcpAgent
 
 PROTOCOL = 1
+CLIENT = "coding-agent-bridge"
 NOTHING = "_coding-agent-bridge/nothing"
 """A method that no agent has. Each answers it with an error (ACP v1, Extensibility)."""
 AUTH_REQUIRED = -32000
@@ -62,11 +63,12 @@ class Handshake:
             "fs": {"readTextFile": False, "writeTextFile": False},
             "terminal": False,
             "elicitation": {"form": {}, "url": {}},
+            "session": {"notices": {}},  # else Claude and Codex write warnings into their answers
         }
         params = {
             "protocolVersion": PROTOCOL,
             "clientCapabilities": capabilities,
-            "clientInfo": {"name": "coding-agent-bridge", "version": "1"},
+            "clientInfo": {"name": CLIENT, "version": "1"},
         }
         self._peer.request("initialize", params, self._on_initialized)
 
@@ -215,6 +217,10 @@ class Handshake:
             then = partial(self._on_history, result)
             self._peer.request(barrier, {"sessionId": session_id, **params}, then)
             return ()
+        if method == "session/new" and self.can("sessionCapabilities", "title"):
+            # Without a title, codex-acp asks its model for one after the first turn.
+            title = {"sessionId": session_id, "title": CLIENT}
+            self._peer.request("session/set_title", title, lambda response: ())
         return self._configure(result, list(self._wishes(result)))
 
     def _on_history(self, session: Json, response: Response) -> Said:

@@ -12,6 +12,7 @@ from bridge.adapter.diff import unified_diff
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.adapter.wish import subject_of
 from bridge.task.events import FileChange, ToolCall
+from bridge.task.text import DATA_BYTES
 
 
 @dataclass(slots=True)
@@ -24,6 +25,7 @@ class Tool:
     kind: str = ""
     input: Any = None
     output: Any = None
+    printed: str = ""  # by a terminal of the agent (codex-acp), which shows it in pieces
     content: Sequence[Any] = ()
     paths: tuple[str, ...] = ()
     changes: tuple[FileChange, ...] = ()
@@ -45,6 +47,9 @@ def merged(tools: dict[str, Tool], update: Json) -> Tool:
     tool.status = as_word(update.get("status")) or tool.status
     tool.input = update.get("rawInput") or tool.input
     tool.output = update.get("rawOutput") if "rawOutput" in update else tool.output
+    piece = as_word(as_dict(meta.get("terminal_output_delta")).get("data"))
+    if piece and len(tool.printed) <= DATA_BYTES:
+        tool.printed += piece
     content = update.get("content")
     if isinstance(content, list):
         tool.content = content
@@ -83,7 +88,9 @@ def input_of(tool: Tool) -> Any:
 
 
 def output(tool: Tool) -> Any:
-    return tool.output if isinstance(tool.output, str) else words(tool) or tool.output
+    if isinstance(tool.output, str):
+        return tool.output
+    return words(tool) or tool.printed or tool.output
 
 
 def words(tool: Tool) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from bridge.adapter import INTERRUPTED, Prompt, model_failure
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
 from bridge.adapter.jsonrpc import Response
-from bridge.task.events import ArtifactChunk, Done, Failed, Text, Thought, ToolResult, Usage
+from bridge.task.events import ArtifactChunk, Done, Failed, Status, Text, Thought, ToolResult, Usage
 from bridge.task.message import RawPart, TextPart, UrlPart
 
 from ._acp_agent import AcpAgent
@@ -177,8 +177,15 @@ UPDATES: Mapping[str, Callable[[AcpTurn, Json], Said]] = {
     "tool_call_update": AcpTurn.tool_update,
     "plan": lambda turn, update: [plan(update["entries"])],
     "usage_update": AcpTurn.usage_update,
+    "notice": lambda turn, update: [_notice(update)],
 }
 """Kinds that are missing here are for editors."""
+
+
+def _notice(update: Json) -> Status:
+    """A message of the agent itself."""
+    text = ": ".join(filter(None, (as_word(update.get(one)) for one in ("title", "description"))))
+    return Status(text, {"type": "warning", "text": text})
 
 
 def _part(content: Json) -> RawPart | UrlPart | TextPart | None:

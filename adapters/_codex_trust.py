@@ -5,9 +5,20 @@ from __future__ import annotations
 import orjson
 
 from bridge.adapter import AgentConfig, SessionStart
+from bridge.adapter.fields import as_dict
+from bridge.task.text import json_object
 
 # A goal makes Codex begin turns after the end of the task, also when its thread is resumed.
 NO_GOALS = ("--config=features.goals=false",)
+
+
+def without_goals(config: str | None) -> str:
+    """The same for codex-acp: its CODEX_CONFIG, a JSON object, from that of the operator."""
+    given = json_object((config or "{}").encode())
+    if given is None:  # the CLI names the mistake
+        return config or ""
+    features = {**as_dict(given.get("features")), "goals": False}
+    return orjson.dumps({**given, "features": features}).decode()
 
 
 def closed(config: AgentConfig, start: SessionStart) -> list[str]:

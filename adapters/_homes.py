@@ -66,7 +66,13 @@ GEMINI = Home(
 QWEN = Home(
     "QWEN_HOME",
     "${QWEN_HOME:-~/.qwen}",
-    ("projects/", "tmp/", "debug/", "todos/", "file-history/", "installation_id"),
+    (
+        *("projects/", "tmp/", "debug/", "todos/", "file-history/", "sessions/", "usage/"),
+        # The store says which of the installed extensions are active, and has no path of one. It
+        # begins only if there is a folder of extensions, into which agents must not write.
+        *("extension-store/", "extensions/.keep"),
+        "installation_id",
+    ),
     # If the marker is missing, it writes a rule into the file.
     seeds=(("output-language.md", "<!-- qwen-code:llm-output-language: English -->\n"),),
     sessions=("projects/*/chats/{id}.jsonl",),

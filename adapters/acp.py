@@ -1,7 +1,6 @@
 """Agents that speak the Agent Client Protocol, version 1: any (`acp`), and those known by name.
 
-Run against gemini 0.61.0, opencode 1.18.33, kilo 7.7.7, copilot 1.0.102, claude-agent-acp 0.49.0
-and qwen 0.15.10 (tests/real/test_matrix.py). Measured facts that decide the code:
+Measured facts that decide the code, of the agents in tests/real/test_matrix.py:
 
 * `session/prompt` is answered at the end of the turn: the answer is the end, not an exit.
 * Options of a permission have any id (`once`, `proceed_once`, `allow-once`): their kind decides.
@@ -23,13 +22,17 @@ and qwen 0.15.10 (tests/real/test_matrix.py). Measured facts that decide the cod
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
+from bridge.adapter import Launch
 from bridge.adapter.fields import Json
 
 from . import _homes
 from . import _project_files as files
 from ._acp import Acp
+from ._claude_switches import QUIET, WAKING
+from ._codex_trust import without_goals
 
 _OPENAI = ("OPENAI_*",)
 _NODE_CHILD = {"NO_COLOR": "1"}
@@ -117,8 +120,16 @@ class Qwen(Acp):
     binary = "qwen"
     arguments = ("--acp",)
     environment = (*_OPENAI, "QWEN_*", "DASHSCOPE_*")
-    variables: ClassVar[Mapping[str, str]] = {"QWEN_CODE_NO_RELAUNCH": "true", **_NODE_CHILD}
+    variables: ClassVar[Mapping[str, str]] = {
+        "QWEN_CODE_NO_RELAUNCH": "true",
+        "QWEN_CODE_DISABLE_CRON": "1",
+        # Otherwise it asks its model after each turn for memories, and for the next prompt of the
+        # user. The user's settings come before these.
+        "QWEN_CODE_SYSTEM_DEFAULTS_PATH": f"{__file__.rpartition('/')[0]}/qwen.json",
+        **_NODE_CHILD,
+    }
     modes = ("plan", "default", "auto-edit")  # not yolo
+    images = True
     model_flag = "--model"
     logins = (("OPENAI_API_KEY", "openai"),)
     list_first = True  # an unknown id is loaded "successfully"
@@ -156,12 +167,14 @@ class ClaudeAgent(Acp):
     title = "Claude Agent"
     binary = "claude-agent-acp"
     environment = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
-    # As for Claude Code: work would continue after the end of the task, or begin again.
-    variables: ClassVar[Mapping[str, str]] = {
-        "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
-        "CLAUDE_CODE_DISABLE_CRON": "1",
-    }
-    session_options: ClassVar[Json] = {"disallowedTools": ["Monitor", "ScheduleWakeup"]}
+    variables: ClassVar[Mapping[str, str]] = QUIET
+    session_options: ClassVar[Json] = {"disallowedTools": [*WAKING]}
+    asks = "default"  # it begins in `auto`: a model decides about permissions
+    lasting = (
+        *("allow-with-updates", "allow-skill-exact", "allow-skill-prefix"),
+        *("exit-plan-auto", "exit-plan-bypass", "exit-plan-clear-auto", "exit-plan-clear-bypass"),
+        "exit-plan-clear-accept-edits",  # it continues in another conversation
+    )
     modes = ("default", "acceptEdits", "plan")
     widths = ("plan", "default", "acceptEdits")
     images = True
@@ -178,14 +191,20 @@ class CodexAcp(Acp):
     name = "codex-acp"
     title = "Codex"
     binary = "codex-acp"
-    arguments = ("--config", "features.goals=false")  # see _codex_trust.py
     environment = ("CODEX_*", *_OPENAI)
+    asks = "read-only"  # it begins in `agent`: a model decides about permissions
+    logins = (("CODEX_API_KEY", "api-key"), ("OPENAI_API_KEY", "api-key"))
     images = True
-    lasting = ("approved-always", "approved-execpolicy-amendment")
+    lasting = ("accept_execpolicy_amendment", "apply_network_policy_amendment", "allow_always")
     project_files = always_loaded = files.CODEX
     homes = (_homes.CODEX,)
-    install = "npm install -g @zed-industries/codex-acp"
+    install = "npm install -g @agentclientprotocol/codex-acp"
     login = "codex login, or set OPENAI_API_KEY"
+
+    def launch(self) -> Launch:
+        launch = super().launch()
+        config = without_goals(self.config.env.get("CODEX_CONFIG"))
+        return replace(launch, env={**launch.env, "CODEX_CONFIG": config})
 
 
 class Droid(Acp):

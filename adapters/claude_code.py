@@ -45,11 +45,11 @@ from bridge.task.message import Part, RawPart, media_type
 from . import _homes as homes
 from . import _project_files as files
 from ._claude_questions import ClaudeQuestions
+from ._claude_switches import QUIET, WAKING
 from ._claude_turn import LOGIN, LOST, ClaudeTurn, total_cost
 from ._tools import IMAGES, number, options
 
 GREETING = "greeting"  # the request's id, outside of the numbers of the prompts
-WAKING = "--disallowedTools=Monitor,ScheduleWakeup"  # tools that begin a turn later
 _WORK = ("stream_event", "assistant", "result", "control_request")
 _RETRY = ("attempt", "max_retries", "retry_delay_ms", "error_status", "error")
 
@@ -113,7 +113,7 @@ class ClaudeCode(JsonLines):
         start, config = self.start, self.config
         argv = [config.binary, *config.args, "-p", "--verbose", "--include-partial-messages"]
         argv += ["--input-format", "stream-json", "--output-format", "stream-json"]
-        argv += ["--permission-prompt-tool", "stdio", WAKING]
+        argv += ["--permission-prompt-tool", "stdio", f"--disallowedTools={','.join(WAKING)}"]
         closing = {}
         if not config.project_config:
             # CLAUDE.md belongs to the settings of the project, but also to any further directory.
@@ -131,12 +131,7 @@ class ClaudeCode(JsonLines):
             }
         )
         argv += ["--dangerously-skip-permissions"] if config.force else []
-        defaults = {
-            # Background work would continue after the end of the task, without a client.
-            "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
-            "CLAUDE_CODE_DISABLE_CRON": "1",
-            "DISABLE_AUTOUPDATER": "1",
-        }
+        defaults = {**QUIET, "DISABLE_AUTOUPDATER": "1"}
         own = {**closing, "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"}
         return Launch(tuple(argv), self.unless_set(defaults) | own)
 

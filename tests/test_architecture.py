@@ -778,7 +778,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/adapters/test_claude_code.py": (
         "a part of this adapter",
-        "adapters: _claude_questions _claude_turn",
+        "adapters: _claude_questions _claude_switches _claude_turn",
     ),
     "tests/unit/adapters/test_codex.py": (
         "a part of this adapter",

@@ -41,6 +41,7 @@ from tests.support.real_claude_code import (
     user_texts,
     write,
 )
+from tests.support.real_clis import CLAUDE_CODE
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
@@ -76,7 +77,7 @@ async def test_a_message_is_answered(real: RealClaudeCode, version: str) -> None
     used = {"inputTokens": 100, "outputTokens": 20}
     assert used.items() <= task["metadata"]["usage"].items()
     assert said(task) == "Hello from the model."
-    assert task["metadata"]["bridge"]["cliVersion"] == "2.1.330"
+    assert task["metadata"]["bridge"]["cliVersion"] == CLAUDE_CODE.version
 
 
 @pytest.mark.soak

@@ -49,6 +49,7 @@ from tests.support.real_claude_code import (
     tool,
     written,
 )
+from tests.support.real_clis import CODEX as PINNED
 from tests.support.responses_server import ResponsesServer
 
 pytestmark = [
@@ -58,7 +59,6 @@ pytestmark = [
 ]
 
 CODEX = CHECKOUT / "tests/clis/node_modules/.bin/codex"
-VERSION = "0.169.0"
 OUTSIDE = Path("/var/tmp")
 # two pixels wide, two high
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
@@ -215,7 +215,7 @@ async def test_a_message_is_answered_as_it_is_said(real: Real) -> None:
     assert streamed_text(items) == "Hello."
     task = await real.shared().get(task_id(items[0]))
     known = task["metadata"]["bridge"]
-    assert (known["cliVersion"], known["model"]) == (VERSION, "scripted")
+    assert (known["cliVersion"], known["model"]) == (PINNED.version, "scripted")
     assert said(task) == "Hello."
     used = {"inputTokens": 100, "outputTokens": 20, "totalTokens": 120, "cachedInputTokens": 10}
     assert used.items() <= task["metadata"]["usage"].items()

@@ -27,9 +27,10 @@ async def quiet(model_requests: list[Json], seconds: float = AFTER) -> None:
     assert len(model_requests) == before
 
 
-async def test_codex_has_no_goals(tmp_path: Path) -> None:
+@each([CODEX, *(cli for cli in OVER_ACP if cli.name == "codex-acp")], "codex")
+async def test_codex_has_no_goals(cli: Cli, tmp_path: Path) -> None:
     """A goal made it call the model at once, and again when its thread was resumed."""
-    async with serving(CODEX, tmp_path, BRIDGE_SESSION_IDLE_MS="1") as real:
+    async with serving(cli, tmp_path, BRIDGE_SESSION_IDLE_MS="1") as real:
         client = real.client()
         goal = tool("create_goal", objective="count to a million")
         task = await client.send(script("begin", goal, "Begun."))

@@ -142,7 +142,7 @@ async def test_nothing_of_a_repository_runs(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.real
-@each([one for one in EVERY if adapter_of(one).always_loaded], "opencode")
+@each([one for one in EVERY if adapter_of(one).always_loaded], "copilot")
 async def test_a_repository_with_what_cannot_be_shut_out_is_refused(
     cli: Cli, tmp_path: Path
 ) -> None:

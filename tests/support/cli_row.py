@@ -16,14 +16,14 @@ from tests.support.real_claude_code import tool
 from tests.support.responses_server import ResponsesServer
 
 Step = str | Json
-CLIS_FOLDER = CHECKOUT / "tests/clis"
-MODULES = CLIS_FOLDER / "node_modules"
-SOAK_MODULES = CLIS_FOLDER / "soak/node_modules"
-ENVIRONMENTS = CHECKOUT / ".venvs"
+FOLDERS = (CHECKOUT / "tests/clis", CHECKOUT / "tests/clis/soak")
+"""With the pinned CLIs: those of each run, and those of the soak tier."""
+PROGRAMS = (*(folder / "node_modules" for folder in FOLDERS), CHECKOUT / ".venvs")
+KINDS = ("dependencies", "optionalDependencies", "pythonDependencies")
 VERSIONS: dict[str, str] = {}
-for folder in (CLIS_FOLDER, CLIS_FOLDER / "soak"):
+for folder in FOLDERS:
     pinned = json.loads((folder / "package.json").read_text("utf-8"))
-    for kind in ("dependencies", "optionalDependencies", "pythonDependencies"):
+    for kind in KINDS:
         VERSIONS |= pinned.get(kind, {})
 KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occurs in what it says
 
@@ -39,10 +39,10 @@ def tool_of(name: str) -> Callable[[str], Step]:
 
 @dataclass(frozen=True, slots=True)
 class Cli:
-    """`program` is a pattern in `folder`: opencode and kilo are installed as what their packages
-    start, because npm's lock file would need their packages for all systems. `run` makes the model
-    have a command run, `environment` gets the address of the model. `force` is what AGENT_FORCE
-    needs besides."""
+    """`program` is a pattern in node_modules or .venvs: opencode and kilo are installed as what
+    their packages start, because npm's lock file would need their packages for all systems.
+    `run` makes the model have a command run, `environment` gets the address of the model. `force`
+    is what AGENT_FORCE needs besides."""
 
     name: str
     package: str
@@ -53,15 +53,13 @@ class Cli:
     model: Callable[[], ModelServer | GeminiServer | OpenAiServer | ResponsesServer] = ModelServer
     force: dict[str, str] = field(default_factory=dict)
     run_outside: Callable[[str], Step] | None = None  # of its sandbox, where it has one
-    folder: Path = MODULES
 
     def __str__(self) -> str:
         return self.name
 
     def path(self) -> str:
-        found = sorted(self.folder.glob(self.program))
-        option = "" if self.folder == MODULES else " --soak"
-        assert found, f"{self.folder}/{self.program} is missing: run scripts/install{option}"
+        found = [path for folder in PROGRAMS for path in folder.glob(self.program)]
+        assert found, f"{self.program} is missing: run scripts/install --clis"
         return str(found[0])
 
     @property

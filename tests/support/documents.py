@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.support import (
     metrics_table,
     system_calls,
 )
+from tests.support.real_clis import CLAUDE_CODE
 
 README = CHECKOUT / "README.md"
 AGENTS = CHECKOUT / "docs/agents.md"
@@ -32,6 +34,7 @@ MCP = CHECKOUT / "docs/mcp.md"
 METRICS = CHECKOUT / "docs/metrics.md"
 SECURITY = CHECKOUT / "docs/security.md"
 CALLS = CHECKOUT / "docs/system-calls.md"
+DEPLOY = CHECKOUT / "docs/deploy.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
 HEAD = """\
 # Settings of coding-agent-bridge. Copy this file, and name the copy: coding-agent-bridge --env-file
@@ -112,6 +115,12 @@ def with_matrix(agents: str) -> str:
     return _with(agents, {"matrix": matrix.table(matrix.promised())})
 
 
+def with_version(deploy: str) -> str:
+    """`deploy` with the version of Claude Code that the tests drive, for the image."""
+    package = CLAUDE_CODE.package
+    return re.sub(rf"{package}@[\d.]+", f"{package}@{CLAUDE_CODE.version}", deploy)
+
+
 def with_blast_radius(security: str) -> str:
     """`security` with the generated tables: the attempts of a hostile CLI, and the paths of the
     home that agents read."""
@@ -176,6 +185,7 @@ if __name__ == "__main__":
     CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
     SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")
     CALLS.write_text(with_calls(CALLS.read_text("utf-8")), "utf-8")
+    DEPLOY.write_text(with_version(DEPLOY.read_text("utf-8")), "utf-8")
     page = client_compliance.PAGE
     page.write_text(with_compliance(page.read_text("utf-8")), "utf-8")
     client_compliance.REPORT.write_text(client_compliance.report(), "utf-8")

@@ -110,6 +110,7 @@ class OpenAiServer:
             calls = [call for one in said for call in one.get("tool_calls", [])]
             message = {"role": "assistant", "content": texts}
             message |= {"tool_calls": calls} if calls else {}
+            message |= next((one for one in said if "reasoning_content" in one), {})
             choice: Json = {"index": 0, "message": message, "finish_reason": reason}
             whole = {**head, "object": "chat.completion", "choices": [choice], "usage": USED}
             return web.json_response(whole)

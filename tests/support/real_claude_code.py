@@ -68,9 +68,10 @@ class RealClaudeCode:
         return Client(self.http, self.server.url, version, context_id="shared")
 
     def requests(self, word: str) -> list[list[Json]]:
-        """The conversations that the model was sent in which `word` occurs, in order."""
-        bodies = [body["messages"] for body in self.model.requests]
-        return [messages for messages in bodies if word in json.dumps(messages)]
+        """The conversations that the model was sent in which `word` occurs, in order. Claude Agent
+        also requests titles, for a text in `<session>`."""
+        bodies = [(body["messages"], json.dumps(body["messages"])) for body in self.model.requests]
+        return [sent for sent, text in bodies if word in text and "<session>" not in text]
 
     # --- processes -----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.support.bridge_process import BridgeProcess, bridge
-from tests.support.cli_row import ENVIRONMENTS, KEY, Cli, Step, tool_of
+from tests.support.cli_row import KEY, Cli, Step, tool_of
 from tests.support.gemini_server import GeminiServer
 from tests.support.openai_server import OpenAiServer
 from tests.support.real_claude_code import GONE_WITHIN, RealClaudeCode, tool
@@ -156,7 +156,7 @@ CODEX = Cli(
 AIDER = Cli(
     "aider",
     "aider-chat",
-    "aider/bin/aider",
+    "aider-chat/bin/aider",
     in_a_block,
     lambda url: {
         "OPENAI_API_BASE": f"{url}/v1",
@@ -167,7 +167,6 @@ AIDER = Cli(
         "AGENT_ENV": "LITELLM_LOCAL_MODEL_COST_MAP",
     },
     model=OpenAiServer,
-    folder=ENVIRONMENTS,
 )
 OVER_ACP = (
     Cli(
@@ -257,11 +256,10 @@ OVER_ACP = (
     ),
     Cli(
         "codex-acp",
-        "@zed-industries/codex-acp-linux-x64",
-        "@zed-industries/codex-acp-linux-*/bin/codex-acp",
+        "@agentclientprotocol/codex-acp",
+        ".bin/codex-acp",
         out_of_its_sandbox,
-        # It says so, in the text of its answer, if it does not know the model.
-        lambda url: {"OPENAI_API_KEY": KEY, "AGENT_ARGS": "-c model=gpt-5.4"},
+        lambda url: {"OPENAI_API_KEY": KEY},
         of_codex,
         ResponsesServer,
     ),

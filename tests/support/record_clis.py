@@ -15,6 +15,7 @@ from tests import CHECKOUT
 from tests.support.client import context_id, state, task_id
 from tests.support.real_claude_code import answer, ask, running_command, script
 from tests.support.real_clis import CLIS, Cli, Real, serving
+from tests.support.recorded_changes import differences
 
 FOLDER = CHECKOUT / "tests" / "transcripts" / "sessions"
 
@@ -55,11 +56,11 @@ SESSIONS: tuple[Callable[[Real], Awaitable[None]], ...] = (allowed, denied, fail
 
 
 async def record(cli: Cli, folder: Path) -> None:
-    """All sessions of one CLI. Its HOME is the same for all, since some begin slowly in a new
-    one."""
+    """All sessions of one CLI, and print what differs from the earlier ones. Its HOME is the same
+    for all, since some begin slowly in a new one."""
     target = FOLDER / cli.name
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
+    new = folder / "new"
+    new.mkdir()
     for session in SESSIONS:
         path = folder / "rows.jsonl"
         path.unlink(missing_ok=True)
@@ -77,15 +78,27 @@ async def record(cli: Cli, folder: Path) -> None:
         }
         async with asyncio.timeout(120), serving(cli, folder, **env) as real:
             await session(real)
-        shutil.copy(path, target / f"{session.__name__}.jsonl")
+        shutil.copy(path, new / f"{session.__name__}.jsonl")
+    for line in differences(target, new):
+        print(f"  {line}", flush=True)
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(new, target)
 
 
 async def main(names: list[str]) -> None:
+    """A CLI that fails keeps its recordings, and does not stop the others."""
+    failed = []
     for cli in CLIS:
         if not names or cli.name in names:
-            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                await record(cli, Path(folder))
             print(f"{cli.name} {cli.version}", flush=True)
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+                try:
+                    await record(cli, Path(folder))
+                except Exception as error:
+                    print(f"  not recorded: {type(error).__name__}: {error}"[:500], flush=True)
+                    failed.append(cli.name)
+    if failed:
+        sys.exit(f"not recorded: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

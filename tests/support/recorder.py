@@ -15,13 +15,18 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from bridge.adapter import AgentConfig, ExitStatus, Prompt, SessionStart
+from bridge.adapter import AgentConfig, ExitStatus, Launch, Prompt, SessionStart
 from bridge.server import registry
 from bridge.store.serialization import dump, dump_events
 from bridge.task.events import AgentEvent, Answer, Question
 
 SCRUB: dict[str, str] = json.loads(os.environ.get("RECORD_SCRUB", "{}"))
 Inner: Any = registry.load(os.environ.get("RECORD_ADAPTER", "jsonl"))
+
+
+def launch_facts(launch: Launch) -> dict[str, Any]:
+    """The arguments after the program, and the names of the variables."""
+    return {"argv": list(launch.argv[1:]), "env": sorted(launch.env)}
 
 
 class Recorder(Inner):  # type: ignore[misc]
@@ -38,7 +43,7 @@ class Recorder(Inner):  # type: ignore[misc]
 
     def launch(self) -> Any:
         launch = super().launch()
-        self._write("launch", None)
+        self._write("launch", launch_facts(launch))
         return launch
 
     def prompt(self, prompt: Prompt) -> None:

@@ -8,11 +8,12 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.support.cli_row import CLIS_FOLDER, ENVIRONMENTS, KEY, SOAK_MODULES, Cli, Step, tool_of
+from tests import CHECKOUT
+from tests.support.cli_row import KEY, Cli, Step, tool_of
 from tests.support.openai_server import OpenAiServer
 from tests.support.real_claude_code import tool
 
-WITHOUT_TMUX = f"{CLIS_FOLDER / 'soak/without-tmux'}:{os.environ['PATH']}"
+WITHOUT_TMUX = f"{CHECKOUT / 'tests/clis/soak/without-tmux'}:{os.environ['PATH']}"
 
 
 def of_grok(url: str, home: Path) -> None:
@@ -101,7 +102,6 @@ SOAK_CLIS = (
             "KIMI_DISABLE_TELEMETRY": "1",
         },
         model=OpenAiServer,
-        folder=SOAK_MODULES,
     ),
     Cli(
         "grok",
@@ -111,7 +111,6 @@ SOAK_CLIS = (
         lambda url: {"XAI_API_KEY": KEY},
         of_grok,
         OpenAiServer,
-        folder=SOAK_MODULES,
     ),
     Cli(
         "vibe",
@@ -121,17 +120,15 @@ SOAK_CLIS = (
         lambda url: {"MISTRAL_API_KEY": KEY},
         of_vibe,
         OpenAiServer,
-        folder=ENVIRONMENTS,
     ),
     Cli(
         "hermes",
-        "hermes-agent",
+        "hermes-agent[acp]",
         "hermes-agent/bin/hermes-acp",
         in_a_shell("terminal"),
         lambda url: {},
         of_hermes,
         OpenAiServer,
-        folder=ENVIRONMENTS,
     ),
     Cli(
         "openhands",
@@ -146,7 +143,6 @@ SOAK_CLIS = (
         },
         of_openhands,
         OpenAiServer,
-        folder=ENVIRONMENTS,
     ),
     Cli(
         "deepagents",
@@ -159,6 +155,5 @@ SOAK_CLIS = (
             "LANGSMITH_TRACING": "false",
             "AGENT_MODEL": "anthropic:claude-sonnet-4-5",
         },
-        folder=ENVIRONMENTS,
     ),
 )

@@ -38,8 +38,8 @@ from tests.support.forked_command import run_forked
 from tests.support.free_port import free_port
 from tests.support.liveness import listening
 from tests.support.model_server import ModelServer
+from tests.support.real_clis import CLAUDE_CODE, each
 from tests.support.real_clis import OVER_ACP as CLIS
-from tests.support.real_clis import each
 
 WITHIN = 60.0  # seconds for a whole run
 GREETS = f"exec {sys.executable} -I -S {acp_agent.PROGRAM} {shlex.quote('{}')}"
@@ -997,7 +997,7 @@ async def test_the_real_claude_code_with_a_key_is_ready_and_answers(machine: Mac
         assert code == 0, report
         assert model.requests == []
         facts = the(report, "handshake", "claude-code")["facts"]
-        assert (facts["version"], facts["mode"]) == ("2.1.330", "default")
+        assert (facts["version"], facts["mode"]) == (CLAUDE_CODE.version, "default")
         assert facts["model"].startswith("claude-haiku")
         code, report = await asyncio.to_thread(machine.examined, "--agent", "claude-code", "--live")
         assert code == 0, report
@@ -1020,7 +1020,7 @@ def test_the_real_claude_code_without_a_key_says_how_to_log_in(machine: Machine)
 
 
 @real
-@each(CLIS, "codex-acp")
+@each(CLIS, "copilot")
 async def test_the_real_clis_are_ready_and_answer(machine: Machine, cli: Any) -> None:
     """Each CLI is started four times: the quickest one in each run, the others in the soak tier."""
     async with cli.model() as model:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Prompt, SessionOptions, SessionStart
@@ -32,6 +33,7 @@ from bridge.task.events import (
     Usage,
 )
 from bridge.task.message import DataPart, Message, Part, RawPart, Role, TextPart, UrlPart
+from bridge.task.text import DATA_BYTES
 from tests.support.cases import each
 
 Json = dict[str, Any]
@@ -183,7 +185,7 @@ def test_the_operator_can_configure_any_agent() -> None:
         ("auggie", ["--acp"]),
         ("kiro", ["acp"]),
         ("claude-agent-acp", []),
-        ("codex-acp", ["--config", "features.goals=false"]),
+        ("codex-acp", []),
     ],
 )
 def test_a_preset_brings_its_arguments_along(name: str, argv: list[str]) -> None:
@@ -195,6 +197,49 @@ def test_a_variable_of_the_operator_is_not_overridden() -> None:
     assert Talk("gemini").adapter.launch().env["GEMINI_CLI_NO_RELAUNCH"] == "true"
     mine = Talk("gemini", env={"GEMINI_CLI_NO_RELAUNCH": "false"})
     assert "GEMINI_CLI_NO_RELAUNCH" not in mine.adapter.launch().env
+
+
+@each(
+    ("given", "config"),
+    [
+        (None, {"features": {"goals": False}}),
+        (
+            '{"model": "m", "features": {"x": true, "goals": true}}',
+            {"model": "m", "features": {"x": True, "goals": False}},
+        ),
+        ('{"features": 1}', {"features": {"goals": False}}),
+    ],
+)
+def test_codex_has_no_goals_whatever_its_configuration_is(given: str | None, config: Json) -> None:
+    """A goal makes it call the model after the end of the task."""
+    env = {"CODEX_CONFIG": given} if given else {}
+    assert json.loads(Talk("codex-acp", env=env).adapter.launch().env["CODEX_CONFIG"]) == config
+
+
+def test_a_configuration_that_codex_cannot_read_stays_as_it_is() -> None:
+    launch = Talk("codex-acp", env={"CODEX_CONFIG": "{"}).adapter.launch()
+    assert launch.env["CODEX_CONFIG"] == "{"
+
+
+@each(
+    ("agent", "name", "value"),
+    [
+        ("claude-agent-acp", "CLAUDE_CODE_DISABLE_CRON", "1"),
+        ("claude-agent-acp", "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION", "false"),
+        ("claude-agent-acp", "CLAUDE_CODE_IDLE_COMPACT_MIN_TOKENS", "1000000000"),
+        ("qwen", "QWEN_CODE_DISABLE_CRON", "1"),
+    ],
+)
+def test_an_agent_does_not_ask_its_model_between_turns(agent: str, name: str, value: str) -> None:
+    assert Talk(agent).adapter.launch().env[name] == value
+
+
+def test_qwen_learns_and_suggests_nothing_by_itself() -> None:
+    path = Talk("qwen").adapter.launch().env["QWEN_CODE_SYSTEM_DEFAULTS_PATH"]
+    assert json.loads(Path(path).read_text()) == {
+        "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
+        "ui": {"enableFollowupSuggestions": False},
+    }
 
 
 # --- presets -------------------------------------------------------------------------------------
@@ -239,6 +284,7 @@ def test_the_prompt_waits_until_the_handshake_is_done() -> None:
             "fs": {"readTextFile": False, "writeTextFile": False},
             "terminal": False,
             "elicitation": {"form": {}, "url": {}},
+            "session": {"notices": {}},
         },
         "clientInfo": {"name": "coding-agent-bridge", "version": "1"},
     }
@@ -250,6 +296,20 @@ def test_the_prompt_waits_until_the_handshake_is_done() -> None:
     prompt = talk.asked("session/prompt")["params"]
     assert prompt == {"sessionId": "s-9", "prompt": [{"type": "text", "text": "hello"}]}
     assert talk.written() == []
+
+
+def test_an_agent_that_makes_titles_of_its_own_gets_one() -> None:
+    """codex-acp 2.6.0 would ask its model for it after the end of the task."""
+    talk = Talk().running({"sessionCapabilities": {"title": {}}})
+    title = talk.asked("session/set_title")
+    assert title["params"] == {"sessionId": "s-1", "title": "coding-agent-bridge"}
+    talk.asked("session/prompt")
+    assert talk.hear(id=title["id"], error={"code": -32601, "message": "no"}) == []
+    resumed = Talk(resume=True)
+    resumed.prompt()
+    resumed.initialized({"sessionCapabilities": {"title": {}, "resume": {}}})
+    assert resumed.reply("session/resume") == []
+    resumed.asked("session/prompt")
 
 
 def test_a_second_turn_needs_no_handshake() -> None:
@@ -553,6 +613,10 @@ def test_mode_and_model_are_set_before_the_prompt(
         ("qwen", "plan", None, None),
         ("qwen", "default", None, None),
         ("qwen", "auto", "auto-edit", "auto-edit"),
+        ("claude-agent-acp", "auto", None, "default"),
+        ("claude-agent-acp", "acceptEdits", None, "default"),
+        ("claude-agent-acp", "auto", "acceptEdits", "acceptEdits"),
+        ("codex-acp", "agent", None, "read-only"),
         ("vibe", "accept-edits", None, "ask"),
         ("vibe", "accept-edits", "accept-edits", "accept-edits"),
         ("gemini", "yolo", None, None),  # only of those whose own default does not ask
@@ -561,7 +625,7 @@ def test_mode_and_model_are_set_before_the_prompt(
 def test_a_session_begins_in_the_mode_that_asks(
     agent: str, current: str, chosen: str | None, told: str | None
 ) -> None:
-    offered = [{"id": "default"}, {"id": "ask"}, {"id": "plan"}, {"id": "auto"}]
+    offered = [{"id": one} for one in ("default", "ask", "plan", "auto", "read-only")]
     modes = {"currentModeId": current, "availableModes": offered}
     talk = Talk(agent, options=SessionOptions(mode=chosen)).running(modes=modes)
     if told is None:
@@ -931,17 +995,60 @@ def test_a_permission_without_options_is_cancelled() -> None:
         ("vibe", "allow_always_permanent"),
         ("vibe", "allow_permanent_exact"),
         ("vibe", "allow_permanent_directory_recursive"),
-        ("codex-acp", "approved-execpolicy-amendment"),
-        ("codex-acp", "approved-always"),
+        ("codex-acp", "accept_execpolicy_amendment"),
+        ("codex-acp", "apply_network_policy_amendment"),
+        ("codex-acp", "allow_always"),
+        ("claude-agent-acp", "allow-with-updates"),
+        ("claude-agent-acp", "allow-skill-exact"),
+        ("claude-agent-acp", "allow-skill-prefix"),
+        ("claude-agent-acp", "exit-plan-auto"),
+        ("claude-agent-acp", "exit-plan-bypass"),
+        ("claude-agent-acp", "exit-plan-clear-auto"),
+        ("claude-agent-acp", "exit-plan-clear-bypass"),
+        ("claude-agent-acp", "exit-plan-clear-accept-edits"),
     ],
 )
-def test_rules_for_other_sessions_are_not_offered(agent: str, lasting: str) -> None:
+def test_rules_for_other_sessions_and_modes_without_questions_are_not_offered(
+    agent: str, lasting: str
+) -> None:
     options = [
         {"optionId": lasting, "name": "P", "kind": "allow_always"},
         {"optionId": "proceed_once", "name": "O", "kind": "allow_once"},
     ]
     talk = Talk(agent).running()
     assert [option.id for option in talk.question(options=options).options] == ["proceed_once"]
+
+
+def test_a_notice_is_no_part_of_the_answer() -> None:
+    """As codex-acp 2.6.0 and claude-agent-acp 0.101.0 send it to clients that take notices."""
+    talk = Talk().begun()
+    (said,) = talk.update(sessionUpdate="notice", severity="warning", title="No metadata")
+    assert said == Status("No metadata", {"type": "warning", "text": "No metadata"})
+    (said,) = talk.update(sessionUpdate="notice", title="Rerouted", description="To m")
+    assert isinstance(said, Status) and said.text == "Rerouted: To m"
+
+
+def test_the_output_of_a_terminal_comes_in_pieces() -> None:
+    """As codex-acp 2.6.0 sends it."""
+    talk = Talk().begun()
+    talk.update(sessionUpdate="tool_call", toolCallId="1", title="t", status="in_progress")
+    for piece in ("one\n", "two\n"):
+        printed = {"terminal_output_delta": {"data": piece, "terminal_id": "1"}}
+        assert talk.update(sessionUpdate="tool_call_update", toolCallId="1", _meta=printed) == []
+    (result,) = talk.update(
+        sessionUpdate="tool_call_update", toolCallId="1", status="completed", rawOutput=None
+    )
+    assert isinstance(result, ToolResult) and result.output == "one\ntwo\n"
+
+
+def test_the_kept_output_of_a_terminal_has_a_limit() -> None:
+    talk = Talk().begun()
+    talk.update(sessionUpdate="tool_call", toolCallId="1", title="t", status="in_progress")
+    printed = {"terminal_output_delta": {"data": "x" * DATA_BYTES}}
+    for _ in range(5):
+        talk.update(sessionUpdate="tool_call_update", toolCallId="1", _meta=printed)
+    (result,) = talk.update(sessionUpdate="tool_call_update", toolCallId="1", status="completed")
+    assert isinstance(result, ToolResult) and len(result.output) <= 2 * DATA_BYTES
 
 
 @each(("options", "chosen"), [(OPTIONS, "x2"), (OPTIONS[::2], "x1"), (OPTIONS[2:], None)])

@@ -22,7 +22,8 @@ from bridge.task.text import json_object
 from tests.support.cases import each
 from tests.support.real_clis import CLIS
 from tests.support.record_clis import SESSIONS
-from tests.support.recordings import RECORDINGS, Json, Play, name_of, rows_of
+from tests.support.recorder import launch_facts
+from tests.support.recordings import RECORDINGS, Json, Play, adapter_of, name_of, rows_of
 
 
 def recorded(row: Json) -> Any:
@@ -45,6 +46,12 @@ def test_the_same_inputs_of_an_adapter_give_the_same_events(path: Path) -> None:
         events = play.row(row)
         assert json.loads(dump_events(events)) == recorded(row), number
         assert play.sent() == row.get("sent", ""), number
+
+
+@each("path", RECORDINGS, ids=name_of)
+def test_the_cli_is_started_with_the_same_arguments(path: Path) -> None:
+    begin, launch, *_ = rows_of(path)
+    assert launch_facts(adapter_of(begin["begin"]).launch()) == launch["launch"]
 
 
 @each("path", RECORDINGS, ids=name_of)
