@@ -31,6 +31,7 @@ from bridge.adapter.fields import Json
 from . import _homes
 from . import _project_files as files
 from ._acp import Acp
+from ._acp_untried import UNTRIED
 from ._claude_switches import QUIET, WAKING
 from ._codex_trust import without_goals
 
@@ -343,54 +344,9 @@ class DeepAgents(Acp):
     login = "dcode auth set, or set the key of the model's provider"
 
 
-# The agents below follow their documentation; only the handshake of auggie 0.36.0 was run.
-
-
-class Goose(Acp):
-    name = "goose"
-    title = "Goose"
-    binary = "goose"
-    arguments = ("acp",)
-    environment = ("GOOSE_*", "ANTHROPIC_*", *_OPENAI)
-    project_files = always_loaded = files.GOOSE
-    verified = False
-    homes = _homes.GOOSE
-    reads = _homes.of_xdg("goose")
-    install = "see https://block.github.io/goose"
-    login = "goose configure"
-
-
-class Auggie(Acp):
-    name = "auggie"
-    title = "Auggie"
-    binary = "auggie"
-    arguments = ("--acp",)
-    environment = ("AUGMENT_*",)
-    project_files = always_loaded = files.AUGGIE
-    verified = False
-    writable_paths = ("~/.augment/sessions/", "~/.augment/logs/")
-    reads = ("~/.augment",)
-    install = "npm install -g @augmentcode/auggie"
-    login = "auggie login"
-
-
-class Kiro(Acp):
-    name = "kiro"
-    title = "Kiro CLI"
-    binary = "kiro-cli"
-    arguments = ("acp",)
-    environment = ("KIRO_*", "AWS_*")
-    project_files = always_loaded = files.KIRO
-    verified = False
-    writable_paths = ("~/.kiro/sessions/", "~/.local/share/kiro-cli/")
-    reads = ("~/.kiro", "${XDG_DATA_HOME:-~/.local/share}/kiro-cli")
-    install = "see https://kiro.dev/cli"
-    login = "kiro-cli login"
-
-
 ADAPTER = Acp
 ADAPTERS = (
     *(Gemini, Opencode, Copilot, Qwen, Kilo, ClaudeAgent, CodexAcp, Droid, Cline),
     *(Kimi, Vibe, Grok, Hermes, OpenHands, DeepAgents),
-    *(Goose, Auggie, Kiro),
+    *UNTRIED,
 )

@@ -108,7 +108,7 @@ class OpenAiServer:
         if not body.get("stream"):
             texts = "".join(one.get("content", "") for one in said)
             calls = [call for one in said for call in one.get("tool_calls", [])]
-            message = {"role": "assistant", "content": texts}
+            message: Json = {"role": "assistant", "content": texts}
             message |= {"tool_calls": calls} if calls else {}
             message |= next((one for one in said if "reasoning_content" in one), {})
             choice: Json = {"index": 0, "message": message, "finish_reason": reason}
