@@ -209,6 +209,7 @@ class Acp(AcpAgent):
             return INTERRUPTED
         failed = model_error(error, turn.resets_at)
         login = failed.reason == "auth"
+        self._spent = self._spent or (login and self.auth_is_final)
         return self._handshake.not_logged_in(error) if login else failed
 
     def _end(self, event: Done | Failed) -> Said:

@@ -59,12 +59,15 @@ class AcpAgent(JsonLines):
     load_prefix: ClassVar[str] = ""
     """Precedes the id of the conversation in session/load and in all later requests."""
 
-    errors_are_words: ClassVar[bool] = False
-    """After an error of the model the turn ends normally: `Error: …` is its last text, and no
-    tokens are counted."""
+    error_words: ClassVar[str] = ""
+    """After an error of the model the turn ends normally: its last text begins with these words,
+    and no tokens are counted."""
 
     counts_all_turns: ClassVar[bool] = False
     """The tokens at the end of a turn are those of all turns of the process."""
+
+    auth_is_final: ClassVar[bool] = False
+    """After a rejected key, the process refuses every prompt: the session ends."""
 
     silent_failures: ClassVar[bool] = False
     """After an error of the model the turn ends normally, without any text since the last tool."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import orjson
+
 from bridge.adapter.diff import unified_diff
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string, as_word
 from bridge.adapter.wish import subject_of
@@ -52,9 +54,20 @@ def merged(tools: dict[str, Tool], update: Json) -> Tool:
     if isinstance(content, list):
         tool.content = content
         tool.changes = tuple(changes(content)) or tool.changes
+    if tool.input is None and tool.status == "pending":
+        tool.input = _told_as_text(words(tool))
     paths = [as_word(as_dict(one).get("path")) for one in as_list(update.get("locations"))]
     tool.paths = tuple(filter(None, paths)) or tool.paths
     return tool
+
+
+def _told_as_text(text: str) -> Json | None:
+    """The input of a tool that has not begun: kimi sends it as a text before it asks, and its
+    request contains only the beginning of a command."""
+    try:
+        return as_dict(orjson.loads(text)) or None
+    except orjson.JSONDecodeError:
+        return None
 
 
 def announce(tool: Tool) -> Said:

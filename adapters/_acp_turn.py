@@ -111,11 +111,12 @@ class AcpTurn:
 
     def count_tokens(self, result: Json, earlier: Mapping[str, int]) -> dict[str, int]:
         """Add the tokens of a session/prompt result, without those of `earlier` turns. Returns all
-        of the result; gemini has a place and names of its own."""
-        quota = as_dict(as_dict(as_dict(result.get("_meta")).get("quota")).get("token_count"))
+        of the result; gemini has a place and names of its own, grok a place."""
+        meta = as_dict(result.get("_meta"))
+        quota = as_dict(as_dict(meta.get("quota")).get("token_count"))
         names = {"inputTokens": "input_tokens", "outputTokens": "output_tokens"}
         own = {ours: quota.get(theirs) for ours, theirs in names.items()}
-        found = counts({**own, **as_dict(result.get("usage"))})
+        found = counts({**own, **as_dict(meta.get("usage")), **as_dict(result.get("usage"))})
         self.used |= {name: max(0, one - earlier.get(name, 0)) for name, one in found.items()}
         return found
 
@@ -158,7 +159,7 @@ class AcpTurn:
         for beginning, reason in agent.failing_words.items():
             if words.startswith(beginning):
                 return Failed(words, reason)
-        if agent.errors_are_words and words.startswith("Error: ") and not any(counted):
+        if agent.error_words and words.startswith(agent.error_words) and not any(counted):
             return model_failure(words.removeprefix("Error: "), otherwise="agent-error")
         return None
 

@@ -155,16 +155,11 @@ CLINE = Home(
     sessions=("data/sessions/{id}/**/*",),
 )
 
-# From documentation.
-GOOSE = (
-    _xdg("DATA", "~/.local/share", ("goose/sessions/",)),
-    _xdg("STATE", "~/.local/state", ("goose/",)),
-)
 KIMI = Home(
-    "KIMI_SHARE_DIR",
-    "${KIMI_SHARE_DIR:-~/.kimi}",
-    ("sessions/", "logs/", "user-history/", "kimi.json"),
-    sessions=("sessions/*/{id}/**/*", "sessions/*/{id}.jsonl"),
+    "KIMI_CODE_HOME",
+    "${KIMI_CODE_HOME:-~/.kimi-code}",
+    ("sessions/",),
+    kept=("session_index.jsonl",),
 )
 VIBE = Home(
     "VIBE_HOME",
@@ -172,4 +167,20 @@ VIBE = Home(
     ("logs/", "plans/", "vibehistory"),
     seeds=(("trusted_folders.toml", "trusted = []\nuntrusted = []\n"),),
     sessions=("logs/session/unified/{id}/**/*",),
+)
+
+GROK = Home("GROK_HOME", "${GROK_HOME:-~/.grok}", ("sessions/",), kept=())
+HERMES = Home("HERMES_HOME", "${HERMES_HOME:-~/.hermes}", ("sessions/",), kept=("state.db",))
+OPENHANDS = Home(
+    "OPENHANDS_PERSISTENCE_DIR",
+    "${OPENHANDS_PERSISTENCE_DIR:-~/.openhands}",
+    ("conversations/",),
+    kept=(),
+)
+DEEPAGENTS = Home("DEEPAGENTS_HOME", "${DEEPAGENTS_HOME:-~/.deepagents}", (".state/",), kept=())
+
+# From documentation.
+GOOSE = (
+    _xdg("DATA", "~/.local/share", ("goose/sessions/",)),
+    _xdg("STATE", "~/.local/state", ("goose/",)),
 )

@@ -38,6 +38,12 @@ AIDER = (*AIDER_SETTINGS, ".env")
 CLINE = (".clinerules/hooks/*", ".cline/**/*.json")
 BUN = ("bunfig.toml", ".env", ".env.*")
 
+# Named in their programs or documentation; no test lets these run.
+KIMI = (".mcp.json", *_in(".kimi-code", "**/*.json", "**/*.toml"))
+GROK = (*CLAUDE, *_in(".grok", "**/*.toml", "**/*.json", "hooks/*", "agents/*", "plugins/*"))
+OPENHANDS = _in(".openhands", "hooks.json", "setup.sh", "pre-commit.sh", "mcp.json")
+DEEPAGENTS = (".mcp.json", *_in(".deepagents", "**/*.json", "**/*.py"))
+
 # From documentation.
 CURSOR = _in(".cursor", "mcp.json", "hooks.json", "cli.json")
 GOOSE = (".goose/**/*.yaml",)
@@ -45,3 +51,6 @@ VIBE = _in(".vibe", "config.toml", "tools/*")
 DROID = (".mcp.json", *_in(".factory", "**/*.json", "hooks/*"))
 AUGGIE = (".augment/**/*.json",)
 KIRO = _in(".kiro", "**/*.json", "hooks/*")
+QODER = (".mcp.json", *_in(".qoder", "**/*.json", "hooks/*"))
+JUNIE = _in(".junie", "**/*.json")
+PI = (*_in(".pi", "**/*.json", "**/*.ts", "**/*.js"),)

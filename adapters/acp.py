@@ -31,6 +31,7 @@ from bridge.adapter.fields import Json
 from . import _homes
 from . import _project_files as files
 from ._acp import Acp
+from ._acp_untried import UNTRIED
 from ._claude_switches import QUIET, WAKING
 from ._codex_trust import without_goals
 
@@ -105,7 +106,7 @@ class Copilot(Acp):
     # Its modes are URIs, and one of them allows everything: clients get none.
     model_flag = "--model"
     images = True
-    errors_are_words = True
+    error_words = "Error: "
     counts_all_turns = True
     project_files = always_loaded = files.COPILOT
     homes = (_homes.COPILOT, _homes.COPILOT_CACHE)
@@ -244,23 +245,6 @@ class Cline(Acp):
     login = "cline auth, and set CLINE_API_KEY"
 
 
-# The agents below follow their documentation; only the handshake of auggie 0.36.0 was run.
-
-
-class Goose(Acp):
-    name = "goose"
-    title = "Goose"
-    binary = "goose"
-    arguments = ("acp",)
-    environment = ("GOOSE_*", "ANTHROPIC_*", *_OPENAI)
-    project_files = always_loaded = files.GOOSE
-    verified = False
-    homes = _homes.GOOSE
-    reads = _homes.of_xdg("goose")
-    install = "see https://block.github.io/goose"
-    login = "goose configure"
-
-
 class Kimi(Acp):
     name = "kimi"
     title = "Kimi Code"
@@ -272,7 +256,7 @@ class Kimi(Acp):
     failing_words: ClassVar[Mapping[str, str]] = {"Compaction is blocked": "context-window"}
     # A goal makes it call the model after the end of the turn, without a message to its client.
     going_on = ("CreateGoal", "run_in_background")
-    verified = False
+    project_files = always_loaded = files.KIMI
     homes = (_homes.KIMI,)
     install = "npm install -g @moonshot-ai/kimi-code"  # kimi-cli is its predecessor
     login = "run `kimi` once and type /login"
@@ -289,43 +273,80 @@ class Vibe(Acp):
         "allow_permanent_directory_recursive",
     )
     asks = "ask"  # it begins in `accept-edits`
+    auth_is_final = True
+    counts_all_turns = True
+    going_on = ("cron",)
     project_files = always_loaded = files.VIBE
-    verified = False
     homes = (_homes.VIBE,)
     install = "uv tool install mistral-vibe"
     login = "vibe --setup, or set MISTRAL_API_KEY"
 
 
-class Auggie(Acp):
-    name = "auggie"
-    title = "Auggie"
-    binary = "auggie"
-    arguments = ("--acp",)
-    environment = ("AUGMENT_*",)
-    project_files = always_loaded = files.AUGGIE
-    verified = False
-    writable_paths = ("~/.augment/sessions/", "~/.augment/logs/")
-    reads = ("~/.augment",)
-    install = "npm install -g @augmentcode/auggie"
-    login = "auggie login"
+class Grok(Acp):
+    name = "grok"
+    title = "Grok Build"
+    binary = "grok"
+    arguments = ("agent", "stdio")
+    environment = ("GROK_*", "XAI_*")
+    variables: ClassVar[Mapping[str, str]] = {
+        "GROK_DISABLE_AUTOUPDATER": "1",
+        "GROK_AUTO_WAKE": "0",
+    }
+    lasting = ("always-allow", "reject-always")
+    going_on = ("scheduler_create", "monitor", "workflow", "is_background")
+    project_files = always_loaded = files.GROK
+    homes = (_homes.GROK,)
+    install = "npm install -g @xai-official/grok"
+    login = "run `grok` once and log in, or set XAI_API_KEY"
 
 
-class Kiro(Acp):
-    name = "kiro"
-    title = "Kiro CLI"
-    binary = "kiro-cli"
+class Hermes(Acp):
+    name = "hermes"
+    title = "Hermes Agent"
+    binary = "hermes-acp"
+    environment = ("HERMES_*", "OPENROUTER_*", "NOUS_*", "ANTHROPIC_*", *_OPENAI)
+    error_words = "HTTP "
+    counts_all_turns = True
+    homes = (_homes.HERMES,)
+    install = "uv tool install 'hermes-agent[acp]'"
+    login = "hermes setup"
+
+
+class OpenHands(Acp):
+    name = "openhands"
+    title = "OpenHands"
+    binary = "openhands"
     arguments = ("acp",)
-    environment = ("KIRO_*", "AWS_*")
-    project_files = always_loaded = files.KIRO
-    verified = False
-    writable_paths = ("~/.kiro/sessions/", "~/.local/share/kiro-cli/")
-    reads = ("~/.kiro", "${XDG_DATA_HOME:-~/.local/share}/kiro-cli")
-    install = "see https://kiro.dev/cli"
-    login = "kiro-cli login"
+    environment = ("LLM_*", "OPENHANDS_*", "LITELLM_*")
+    modes = ("always-ask",)  # not always-approve or llm-approve
+    asks = "always-ask"
+    project_files = always_loaded = files.OPENHANDS
+    writable_paths = ("/dev/pts",)
+    homes = (_homes.OPENHANDS,)
+    install = "uv tool install openhands --python 3.12"
+    login = "run `openhands` once and choose a model"
+
+
+class DeepAgents(Acp):
+    name = "deepagents"
+    title = "Deep Agents Code"
+    binary = "dcode"
+    arguments = ("--acp",)
+    environment = ("DEEPAGENTS_*", "ANTHROPIC_*", "GOOGLE_*", "LANGSMITH_*", *_OPENAI)
+    variables: ClassVar[Mapping[str, str]] = {
+        "DEEPAGENTS_CODE_AUTO_UPDATE": "0",
+        "DEEPAGENTS_CODE_NO_UPDATE_CHECK": "1",
+    }
+    model_flag = "--model"
+    project_files = always_loaded = files.DEEPAGENTS
+    homes = (_homes.DEEPAGENTS,)
+    install = "uv tool install 'deepagents-code[acp]'"
+    login = "dcode auth set, or set the key of the model's provider"
 
 
 ADAPTER = Acp
 ADAPTERS = (
     *(Gemini, Opencode, Copilot, Qwen, Kilo, ClaudeAgent, CodexAcp, Droid, Cline),
-    *(Goose, Kimi, Vibe, Auggie, Kiro),
+    *(Kimi, Vibe, Grok, Hermes, OpenHands, DeepAgents),
+    *UNTRIED,
 )

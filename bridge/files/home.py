@@ -54,6 +54,11 @@ class Home:
     """Files of the operator's that the agent may change in place, because the CLI stores renewed
     tokens there, and the old ones are worth nothing then."""
 
+    kept: tuple[str, ...] | None = None
+    """For a CLI that creates or replaces files at the top of its folder; `state` has only folders
+    then. Each session has a top of its own, in which it may write everything: no other session
+    reads what it writes there. These files at the top last; the others end with the session."""
+
     sessions: tuple[str, ...] = ()
     """Patterns for the files of the conversation `{id}` (its first eight letters: `{short}`): if it
     began in the operator's folder, they are copied when it is resumed."""

@@ -3,7 +3,8 @@
 Landlock only adds rights: an agent that may write a folder may write every file in it. So an agent
 writes in none of the operator's folders. It has a folder of its own. It can write only some parts
 of it; all other entries are links to the operator's files. The top of that folder belongs to the
-server, so an agent cannot put a settings file there.
+server, so an agent cannot put a settings file there. Some CLIs must write at the top: there, each
+session has a top of its own, made at its start (files.home.Home.kept).
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import secrets
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bridge.files.folders import FOLDER, NEW_FILE, open_to_owner
+from bridge.files.folders import FOLDER, NEW_FILE, closing, open_folder, open_to_owner, remove
 from bridge.files.home import Home, Index
 
 OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+KEPT = "kept/"  # the folder of the files in Home.kept
 _VARIABLE = re.compile(r"\$\{(\w++):-([^${}]*+)\}")
 
 NOTHING: Mapping[str, str] = {}
@@ -40,18 +42,26 @@ def resolve(written: str, environment: Mapping[str, str]) -> str:
 @dataclass(frozen=True, slots=True)
 class PrivateHome:
     """`home` as an agent has it, in `folder`; `source` is the operator's, `links` are to further
-    files of the operator's, by name."""
+    files of the operator's, by name. `session`: whose own top it has (Home.kept)."""
 
     home: Home
     source: str
     folder: str
     links: Mapping[str, str]
     owner: Owner = None
+    session: str = ""
 
     @property
     def named(self) -> str:
-        """The folder that the variable names: `folder`, or the one around it."""
+        """The folder that the variable names: `folder`, the one around it, or the session's own."""
+        if self.session:
+            return f"{self.folder}.{self.session}"
         return self.folder.removesuffix(f"/{self.home.inner}") if self.home.inner else self.folder
+
+    @property
+    def folders(self) -> set[str]:
+        """The folders that the agent reads."""
+        return {self.named, self.folder} if self.session else {self.named}
 
     @property
     def variables(self) -> dict[str, str]:
@@ -61,8 +71,23 @@ class PrivateHome:
     @property
     def writes(self) -> list[str]:
         logins = (os.path.realpath(os.path.join(self.source, one)) for one in self.home.logins)
-        own = (os.path.join(self.folder, one) for one in self.home.state)
-        return [*own, *filter(os.path.isfile, logins)]
+        own = [os.path.join(self.folder, one) for one in self._state]
+        top = [f"{self.named}/"] if self.session else []
+        return [*own, *top, *filter(os.path.isfile, logins)]
+
+    @property
+    def _state(self) -> tuple[str, ...]:
+        return self.home.state if self.home.kept is None else (*self.home.state, KEPT)
+
+    def of(self, session: str) -> PrivateHome:
+        """The same for one session, by its id: with a top of its own if the CLI needs that."""
+        return self if self.home.kept is None else replace(self, session=session)
+
+    def remove(self) -> None:
+        """Remove the session's own top. Raises OSError."""
+        if self.session:
+            with closing(open_folder(os.path.dirname(self.named))) as parent:
+                remove(os.path.basename(self.named), parent)
 
     def refresh(self, cwd: str) -> None:
         """Make it as the operator's folder is now, for a session in `cwd`. Raises OSError."""
@@ -70,12 +95,29 @@ class PrivateHome:
         links = {name: path for name, path in self.links.items() if os.path.lexists(path)}
         if home.index:
             links[home.index.name] = f"{home.index.folder}{home.index.name}"
-        _mirror(source, folder, home.state, self.owner, links)
+        _mirror(source, folder, self._state, self.owner, links)
         for name, content in home.seeds:
             with contextlib.suppress(FileExistsError):
                 _write(folder / name, content.encode(), self.owner)
         if home.index:
             self._enter(home.index, cwd)
+        if self.session:
+            self._make_top()
+
+    def _make_top(self) -> None:
+        """Links to the entries of the common folder, unless an earlier server has made them: what
+        is in the top then belongs to the agent."""
+        top = Path(self.named)
+        try:
+            top.mkdir(mode=0o700)
+        except FileExistsError:
+            return
+        kept = self.home.kept or ()
+        for name in {*os.listdir(self.folder), *kept}:
+            folder = os.path.join(self.folder, KEPT) if name in kept else self.folder
+            (top / name).symlink_to(os.path.join(folder, name))
+        if self.owner:
+            os.chown(top, *self.owner)
 
     def _enter(self, index: Index, cwd: str) -> None:
         """The old content comes from the server's own copy: the agent may have changed the file

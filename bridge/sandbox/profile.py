@@ -125,6 +125,18 @@ class Sandbox:
         """The command in front of the CLI's own command."""
         return (*PROGRAM, json.dumps(self.rules(cwd, folder)), "--")
 
+    def of(self, session: str) -> Sandbox:
+        """The same for one session, by its id: see PrivateHome.of()."""
+        if all(one.home.kept is None for one in self.homes):
+            return self
+        return replace(self, homes=tuple(one.of(session) for one in self.homes))
+
+    def clear(self) -> None:
+        """Remove what one session alone had, after its end."""
+        for home in self.homes:
+            with contextlib.suppress(OSError):  # the next server tries again
+                home.remove()
+
     def prepare(self, cwd: str, conversation: str | None = None) -> None:
         """Make the agent's private folders as the operator's are now, for a session in `cwd`, with
         the files of the CLI's `conversation` if that is resumed. Raises LaunchError."""
@@ -189,7 +201,8 @@ class Sandbox:
         own = temporary or self.temporary_folder()
         rules["write"] = [cwd, own, *shared, *map(self.path, self.writes)]
         rules["write"] += [path for home in self.homes for path in home.writes]
-        own_folders = [*([folder] if folder else []), *(home.named for home in self.homes)]
+        own_folders = [path for home in self.homes for path in home.folders]
+        own_folders += [folder] if folder else []
         if self.known:
             homes = (path.rstrip("/") for home in self.homes for path in home.writes)
             fresh = {one: _identity(one) for one in (own, *own_folders, *homes)}
@@ -331,6 +344,11 @@ def make_homes(
     if user:
         let_through(path, user)
     owner = (user.uid, user.gid) if user else None
+    for name in os.listdir(path):
+        _, dot, session = name.rpartition(".")
+        if dot and not (folder and (folder / "sessions" / session).exists()):
+            with closing(open_folder(path)) as parent:
+                remove(name, parent)
     return private_homes(wanted, environment, path.resolve(), owner)
 
 

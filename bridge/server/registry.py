@@ -1,4 +1,4 @@
-"""Adapters by name: built in, from an installed distribution, or as pkg.mod:Class.
+"""Adapters by name: built in, from an installed distribution, as pkg.mod:Class, or as acp:ID.
 
 The only module that loads adapters. The folder `adapters` is beside this package in a checkout and
 inside it in an installation; in both cases its modules are bridge.adapters.*.
@@ -17,6 +17,7 @@ from types import ModuleType
 
 from bridge.adapter import Adapter
 from bridge.errors import ConfigurationError
+from bridge.server import acp_registry
 from bridge.server.settings.values import nearest
 
 PACKAGE = "bridge.adapters"
@@ -34,6 +35,8 @@ def names() -> list[str]:
 
 def load(name: str) -> type[Adapter]:
     """The adapter class. Raises ConfigurationError with the known names and a suggestion."""
+    if name.startswith(acp_registry.PREFIX):
+        return _from_acp_registry(name)
     if ":" in name:
         return _from_path(name)
     if name in _files():
@@ -89,6 +92,20 @@ def _package_path() -> str:
         sys.modules[PACKAGE] = module
         spec.loader.exec_module(module)
     return str(sys.modules[PACKAGE].__path__[0])
+
+
+def _from_acp_registry(name: str) -> type[Adapter]:
+    agent = acp_registry.find(name.removeprefix(acp_registry.PREFIX))
+    members = {
+        "name": name,
+        "title": agent.name,
+        "binary": agent.program,
+        "arguments": agent.launch.args,
+        "variables": dict(agent.launch.env),
+        "verified": False,
+        "install": agent.install,
+    }
+    return _checked(type("AcpRegistryAgent", (load("acp"),), members), name)
 
 
 def _from_path(name: str) -> type[Adapter]:

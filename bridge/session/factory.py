@@ -61,13 +61,14 @@ class SessionFactory:
         adapter = self.adapter(replace(self.config, project_config=trusted), start)
         spool = self.spools / session_id if self.spools else None
         environment, rules = self.environment, None
-        if self.sandbox:
-            self.sandbox.prepare(start.cwd, start.session_id if start.resume else None)
+        sandbox = self.sandbox.of(session_id) if self.sandbox else None
+        if sandbox:
+            sandbox.prepare(start.cwd, start.session_id if start.resume else None)
             ahead = None if start.owner else session_id
             try:
-                own = self.sandbox.temporary_folder(start.owner, ahead)
-                environment = self.sandbox.variables(own)
-                rules = self.sandbox.rules(start.cwd, start.folder, own)
+                own = sandbox.temporary_folder(start.owner, ahead)
+                environment = sandbox.variables(own)
+                rules = sandbox.rules(start.cwd, start.folder, own)
             except OSError as error:
                 text = f"cannot make a folder for temporary files: {error.strerror}"
                 raise LaunchError(text) from error
@@ -83,6 +84,7 @@ class SessionFactory:
         )
         session.stdin = self.inputs.pop(session_id, None)
         session.tally, session.traces = self.tally, self.traces
-        if sandbox := self.sandbox:
+        if sandbox:
             self.first.order(session, lambda: sandbox.new)
+            session.after_stop = sandbox.clear if sandbox is not self.sandbox else None
         return session

@@ -37,9 +37,10 @@ class Session:
     `spool`: the folder for its streams, if they are files; its name is the id of the session.
     `stdin`: the file of its input, which an earlier server has used (process/spool.py).
     `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
-    output. `tally` counts its end. `before_start` is awaited before its start; `streams.on_ready`
-    is called when it has printed a line and its handshake is over, and when it has ended. With
-    `traces`, its process gets `traceparent`: the span that it works for when it is started.
+    output. `tally` counts its end. `before_start` is awaited before its start; `after_stop` is
+    called in a thread after its end. `streams.on_ready` is called when it has printed a line and
+    its handshake is over, and when it has ended. With `traces`, its process gets `traceparent`: the
+    span that it works for when it is started.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Session:
         self.stdin: int | None = None
         self.marker = marker
         self.before_start: Callable[[], Awaitable[None]] | None = None
+        self.after_stop: Callable[[], object] | None = None
         self.tally = SessionTally()
         self.traces = False
         self.traceparent: str | None = None
@@ -320,6 +322,8 @@ class Session:
             if process.left:
                 facts = {"event": "processes.leftover", **self.facts(), "count": process.left}
                 log.warning("processes of a session live on", extra=facts)
+        if self.after_stop:
+            await asyncio.to_thread(self.after_stop)
         code = process.exit_code if process else None
         facts = {"event": "session.ended", **self.facts(), "rung": rung, "exit": code}
         log.info("session stopped", extra=facts)

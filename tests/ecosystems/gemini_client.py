@@ -17,8 +17,9 @@ from driver import SNIPPET, TOKEN, URL, obey
 CHECKOUT = Path(__file__).parents[2]
 sys.path.insert(0, str(CHECKOUT))
 from tests import NODE  # noqa: E402
+from tests.support.cli_row import KEY  # noqa: E402
 from tests.support.gemini_server import GeminiServer, Json  # noqa: E402
-from tests.support.real_clis import KEY, of_gemini  # noqa: E402
+from tests.support.real_clis import of_gemini  # noqa: E402
 
 GEMINI = CHECKOUT / "tests/clis/node_modules/.bin/gemini"
 WITHIN = 50.0  # seconds; the test waits longer

@@ -20,9 +20,10 @@ from bridge.adapter import Home
 from bridge.sandbox.homes import private_homes
 from bridge.sandbox.landlock import abi as landlock_abi
 from bridge.server import registry
+from tests.support.cli_row import KEY, Cli
 from tests.support.client import artifact_text, context_id, said, state
 from tests.support.real_claude_code import CLAUDE, answer, ask, script
-from tests.support.real_clis import CLIS, KEY, Cli, Real, each, gone, serving
+from tests.support.real_clis import CLIS, Real, each, gone, serving
 
 needs_landlock = pytest.mark.skipif(
     landlock_abi() < 3, reason="this kernel has no Landlock of ABI 3"
@@ -84,6 +85,27 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         *(".qwen/settings.json", ".qwen/.env", ".qwen/QWEN.md", ".qwen/oauth_creds.json"),
         *(".qwen/extensions/x/qwen-extension.json", ".qwen/commands/x.toml"),
         *(".qwen/trustedFolders.json", ".qwen/skills/x/SKILL.md", ".qwen/output-language.md"),
+    ),
+    "kimi": (
+        *(".kimi-code/config.toml", ".kimi-code/mcp.json", ".kimi-code/.env"),
+        *(".kimi-code/skills/x/SKILL.md", ".kimi-code/plugins/x/plugin.json"),
+    ),
+    "grok": (
+        *(".grok/config.toml", ".grok/auth.json", ".grok/hooks/x.json", ".grok/bin/grok"),
+        *(".grok/skills/x/SKILL.md", ".grok/agents/x.md", ".grok/installed-plugins/x/plugin.json"),
+    ),
+    "vibe": (".vibe/config.toml", ".vibe/.env", ".vibe/trusted_folders.toml", ".vibe/tools/x.py"),
+    "hermes": (
+        *(".hermes/config.yaml", ".hermes/.env", ".hermes/SOUL.md", ".hermes/hooks/x/handler.py"),
+        *(".hermes/plugins/x/__init__.py", ".hermes/skills/x/SKILL.md", ".hermes/cron/jobs.json"),
+    ),
+    "openhands": (
+        *(".openhands/agent_settings.json", ".openhands/mcp.json", ".openhands/hooks.json"),
+        *(".openhands/skills/x.md", ".openhands/profiles/x.json", ".openhands/agents/x.md"),
+    ),
+    "deepagents": (
+        *(".deepagents/config.toml", ".deepagents/hooks.json", ".deepagents/.mcp.json"),
+        *(".deepagents/agent/AGENTS.md", ".deepagents/skills/x/SKILL.md"),
     ),
     "aider": (".aider/oauth-keys.env", ".aider.conf.yml", ".env"),
 }

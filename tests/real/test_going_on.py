@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cli_row import Cli
 from tests.support.client import Json, artifact_text, context_id, state
 from tests.support.real_claude_code import answer, claude_code, script, tool
-from tests.support.real_clis import CODEX, OVER_ACP, Cli, Real, each, serving
+from tests.support.real_clis import CODEX, OVER_ACP, Real, each, serving
 
 pytestmark = pytest.mark.real
 

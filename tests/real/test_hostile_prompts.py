@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.support.cli_row import Cli
 from tests.support.client import artifact_text, context_id, said, state, strings
 from tests.support.real_claude_code import answer, ask, script
-from tests.support.real_clis import AIDER, CLIS, PRINTING, Cli, Real, params, serving
+from tests.support.real_clis import AIDER, CLIS, PRINTING, Real, params, serving
 
 pytestmark = [
     pytest.mark.real,
@@ -50,6 +51,12 @@ OWN = {
     "opencode": ("/status", "/review", "/summarize", "/undo", "/share"),
     "kilo": ("/status", "/review", "/summarize", "/undo", "/share"),
     "copilot": ("/usage", "/session", "/share", "/allow-all", "/add-dir /", "/models"),
+    "kimi": ("/status", "/usage", "/mcp", "/tasks", "/check-kimi-code-docs"),
+    "grok": ("/context", "/session-info", "/always-approve on", "/feedback x"),
+    "vibe": ("/data-retention", "/log", "/mcp status", "/leanstall"),
+    "hermes": ("/context", "/tools", "/model x", "/reset", "/version"),
+    "openhands": ("/confirm always-approve", "/status"),
+    "deepagents": ("/model x", "/threads", "/tokens"),
     "aider": ("/run touch CANARY", "/add ../outside.txt", "/exit", "/test false", "{x"),
     "gemini-print": ("/help", "/init", "/memory show", "!touch CANARY", "--version"),
     "copilot-print": ("/help", "/compact", "/init", "/usage", "/allow-all", "/share", "--version"),

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cli_row import Cli
 from tests.support.client import Json, state
 from tests.support.real_claude_code import claude_code, reason, script
-from tests.support.real_clis import CLIS, CODEX, Cli, each, serving
+from tests.support.real_clis import CLIS, CODEX, each, serving
 
 pytestmark = pytest.mark.real
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.cli_row import Cli, Step
 from tests.support.client import (
     Client,
     Json,
@@ -40,15 +41,23 @@ from tests.support.real_claude_code import (
     running_command,
     script,
 )
-from tests.support.real_clis import CLIS, OVER_ACP, Cli, Real, Step, each, gone, serving
+from tests.support.real_clis import CLIS, OVER_ACP, Real, each, gone, serving
 from tests.support.refusals import refused
+from tests.support.soak_clis import SOAK_CLIS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 QUICK = ("claude-code", "codex")
 OTHERS = [cli for cli in CLIS if cli.name not in QUICK]
-UNCOUNTED = ("cline", "codex-acp", "droid")  # they do not report the tokens of a turn
-NAMED_IMAGES = {"cline": "dot.png", "qwen": "[image: image/png]"}
+# They do not report the tokens of a turn.
+UNCOUNTED = ("cline", "codex-acp", "droid", "kimi", "openhands", "deepagents")
+# They send no image to a model that they do not know, or none at all.
+NAMED_IMAGES = {
+    **dict.fromkeys(("cline", *(cli.name for cli in SOAK_CLIS)), "dot.png"),
+    "qwen": "[image: image/png]",
+}
+ASKING_APART = ("hermes", "deepagents")  # a permission request is a tool call of its own
+UNNAMED = ("grok", "deepagents")  # they do not report their version
 # two pixels wide, two high
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEUlEQVR4nGP4z8AARGDiPwMAHfAD/aAzCYkAAAAASUVORK5CYII="  # noqa: E501
 
@@ -112,7 +121,8 @@ async def stream(talk: Conversation) -> None:
     assert len([item for item in items if "artifactUpdate" in item]) > 1
     task = await talk.client.get(task_id(items[0]))
     assert artifact_text(task).strip() == text
-    assert task["metadata"]["bridge"]["cliVersion"].startswith(talk.cli.version)
+    if talk.cli.name not in UNNAMED:
+        assert task["metadata"]["bridge"]["cliVersion"].startswith(talk.cli.version)
     counted(talk.cli, task)
 
 
@@ -132,7 +142,7 @@ async def two_turns(talk: Conversation) -> None:
     seen = json.dumps(talk.real.requests("another")[-1])
     assert "to be kept in mind" in seen
     assert "It has two lines." in seen
-    if talk.cli in OVER_ACP:
+    if talk.cli in OVER_ACP and talk.cli.name != "openhands":  # it shows no reasoning
         await thoughts(talk)
     if talk.cli.name == "claude-agent-acp":
         await question_is_a_form(talk)
@@ -149,7 +159,7 @@ async def image_is_seen(talk: Conversation) -> None:
     image = {"raw": PNG, "mediaType": "image/png", "filename": "dot.png"}
     parts = [{"text": script("look", {"echo": True})}, image]
     seen = json.loads(artifact_text(await talk.client.send(parts, **talk.context)))
-    if talk.cli.name in NAMED_IMAGES:  # it sends no image to a model that it does not know
+    if talk.cli.name in NAMED_IMAGES:
         assert NAMED_IMAGES[talk.cli.name] in json.dumps(seen)
     else:
         assert "image/png" in [part.get("media_type") for part in seen]
@@ -186,7 +196,7 @@ async def model_error(talk: Conversation) -> None:
     """The next message of the conversation is answered."""
     task = await talk.send("fail", {"error": 401})
     assert state(task) == "failed"
-    assert "401" in said(task) or "scripted" in said(task) or "uthenti" in said(task), said(task)
+    assert any(word in said(task) for word in ("401", "scripted", "uthenti", "API key")), said(task)
     assert task["metadata"]["bridge"]["reason"]
     again = await talk.send("again", "fine")
     assert artifact_text(again).strip() == "fine"
@@ -252,8 +262,11 @@ async def tool(talk: Conversation) -> None:
     assert path.read_text() == "written\n"
     *earlier, call = all_facts(items, "tool_call")  # it is told again once its input is known
     (result,) = all_facts(items, "tool_result")
-    assert {one["id"] for one in (*earlier, call)} == {result["id"]}
-    assert "by-command.txt" in json.dumps(call)
+    calls = [one for one in (*earlier, call) if one["id"] == result["id"]]
+    assert calls
+    if talk.cli.name not in ASKING_APART:
+        assert calls == [*earlier, call]
+    assert "by-command.txt" in json.dumps([*earlier, call])
     assert result["status"] == "completed"
     if talk.cli.name != "aider":  # it does not call its model again after a command
         assert streamed_text(items).strip().endswith("the end")

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cli_row import Cli
 from tests.support.mcp import Mcp, shown
 from tests.support.mcp_clients import MCP_CLIENTS
 from tests.support.real_claude_code import command_line, script
-from tests.support.real_clis import Cli, Real, each, serving
+from tests.support.real_clis import Real, each, serving
 
 pytestmark = [pytest.mark.real, pytest.mark.soak, pytest.mark.timeout(120)]
 CLIS = [one.cli for one in MCP_CLIENTS]

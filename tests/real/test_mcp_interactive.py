@@ -19,10 +19,11 @@ import pexpect
 import pyte
 import pytest
 
+from tests.support.cli_row import KEY
 from tests.support.client import Json
 from tests.support.mcp_clients import MCP_CLIENTS, Machine
 from tests.support.real_claude_code import script
-from tests.support.real_clis import CLAUDE_CODE, CODEX, KEY, Real, serving
+from tests.support.real_clis import CLAUDE_CODE, CODEX, Real, serving
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
 WITHIN = 60.0  # seconds that each wait may take

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from bridge.server import registry
+from tests.support.cli_row import Cli
 from tests.support.client import Json, context_id, said, state
 from tests.support.real_claude_code import script
-from tests.support.real_clis import CLIS, Cli, each, serving
+from tests.support.real_clis import CLIS, each, serving
 
 pytestmark = pytest.mark.real
 

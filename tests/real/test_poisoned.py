@@ -22,10 +22,11 @@ from bridge.adapter import Adapter, AgentConfig, Prompt, SessionStart
 from bridge.server import registry
 from bridge.task.message import Message, Role, TextPart
 from bridge.workspace.project_config import found, guards
+from tests.support.cli_row import Cli, Step
 from tests.support.client import Json, context_id, said, state, task_id
 from tests.support.poisoned import LEFT_ALONE, VECTORS, Marks, Vector, plant, write
 from tests.support.real_claude_code import script, tool
-from tests.support.real_clis import CLIS, PRINTING, Cli, Real, Step, each, serving
+from tests.support.real_clis import CLIS, PRINTING, Real, each, serving
 
 EVERY = (*CLIS, *PRINTING)
 BY_NAME = {vector.name: vector for vector in VECTORS}

@@ -11,10 +11,11 @@ import psutil
 import pytest
 
 from tests.support.children import launchers
+from tests.support.cli_row import Cli
 from tests.support.client import artifact_text, context_id, state
 from tests.support.prewarmed import warm_in
 from tests.support.real_claude_code import script
-from tests.support.real_clis import CLAUDE_CODE, CLIS, CODEX, Cli, Real, each, gone, serving
+from tests.support.real_clis import CLAUDE_CODE, CLIS, CODEX, Real, each, gone, serving
 
 pytestmark = pytest.mark.real
 GEMINI, OPENCODE = (

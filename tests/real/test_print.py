@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cli_row import Cli
 from tests.support.client import (
     Json,
     artifact_text,
@@ -32,7 +33,7 @@ from tests.support.real_claude_code import (
     session_id,
     tool,
 )
-from tests.support.real_clis import PRINTING, Cli, Real, each, gone, serving
+from tests.support.real_clis import PRINTING, Real, each, gone, serving
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 

@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.cli_row import Cli
 from tests.support.client import said, state, states, streamed_text
 from tests.support.confined import ANY_PORT, landlock, needs, script
 from tests.support.real_claude_code import answer, ask
 from tests.support.real_claude_code import script as told
-from tests.support.real_clis import CLIS, Cli, each, serving
+from tests.support.real_clis import CLIS, each, serving
 from tests.support.sandboxed import needs_landlock
 
 

@@ -8,7 +8,8 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from tests.support.real_clis import CLIS, Cli
+from tests.support.cli_row import Cli
+from tests.support.real_clis import CLIS
 
 SCENARIOS = {
     "stream": "text arrives as a stream",
@@ -28,6 +29,10 @@ CANNOT: dict[tuple[str, str], str] = {}
 NOTES: dict[tuple[str, str], str] = {
     ("codex", "cancel running"): "the command has permission to leave the CLI's own sandbox",
     ("codex-acp", "cancel running"): "as for `codex`",
+    ("grok", "allow"): "it runs some commands in the workspace without a question, such as `touch`",
+    ("hermes", "allow"): "it asks only before commands that its own patterns call dangerous",
+    ("openhands", "tool"): "without tmux, whose socket the sandbox refuses, and with write access "
+    "to `~/.openhands/cache` (`BRIDGE_SANDBOX_WRITE`)",
     ("aider", "tool"): "it does not call its model again after a command",
 }
 """Remarks on a cell."""

@@ -16,9 +16,10 @@ from typing import Any
 
 from bridge.cli.mcp.configs import config_of
 from tests import CHECKOUT
+from tests.support.cli_row import Cli
 from tests.support.client import Json
 from tests.support.real_claude_code import tool
-from tests.support.real_clis import CLAUDE_CODE, CLIS, CODEX, Cli
+from tests.support.real_clis import CLAUDE_CODE, CLIS, CODEX
 
 RUNS_WITHIN = 120.0  # seconds
 _BY_NAME = {cli.name: cli for cli in CLIS}

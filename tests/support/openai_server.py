@@ -94,6 +94,8 @@ class OpenAiServer:
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if "messages" not in body:
+            raise web.HTTPNotFound  # a CLI asks which kind of server this is
         self.headers.append(dict(request.headers))
         self.requests.append(body)
         step, asked = find_step(body["messages"])
@@ -105,7 +107,10 @@ class OpenAiServer:
         head: Json = {"id": f"chat-{uuid4().hex}", "created": 0, "model": body["model"]}
         if not body.get("stream"):
             texts = "".join(one.get("content", "") for one in said)
-            message = {"role": "assistant", "content": texts}
+            calls = [call for one in said for call in one.get("tool_calls", [])]
+            message: Json = {"role": "assistant", "content": texts}
+            message |= {"tool_calls": calls} if calls else {}
+            message |= next((one for one in said if "reasoning_content" in one), {})
             choice: Json = {"index": 0, "message": message, "finish_reason": reason}
             whole = {**head, "object": "chat.completion", "choices": [choice], "usage": USED}
             return web.json_response(whole)

@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +15,15 @@ import aiohttp
 import psutil
 import pytest
 
-from tests import CHECKOUT
 from tests.support.bridge_process import BridgeProcess, bridge
-from tests.support.client import Json
+from tests.support.cli_row import KEY, Cli, Step, tool_of
 from tests.support.gemini_server import GeminiServer
-from tests.support.model_server import ModelServer
 from tests.support.openai_server import OpenAiServer
 from tests.support.real_claude_code import GONE_WITHIN, RealClaudeCode, tool
 from tests.support.responses_server import ResponsesServer
+from tests.support.soak_clis import SOAK_CLIS
 
-Step = str | Json
-FOLDERS = (CHECKOUT / "tests/clis", CHECKOUT / "tests/clis/soak")
-"""With the pinned CLIs: those of each run, and those of the soak tier."""
-PROGRAMS = (*(folder / "node_modules" for folder in FOLDERS), CHECKOUT / ".venvs")
-KINDS = ("dependencies", "optionalDependencies", "pythonDependencies")
-VERSIONS: dict[str, str] = {}
-for folder in FOLDERS:
-    pinned = json.loads((folder / "package.json").read_text("utf-8"))
-    for kind in KINDS:
-        VERSIONS |= pinned.get(kind, {})
 CODEX_WAITS = 30_000  # ms: until a command that runs longer continues in the background
-KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occurs in what it says
 
 
 def of_opencode(folder: str, name: str) -> Callable[[str, Path], None]:
@@ -98,15 +86,6 @@ def of_codex(url: str, home: Path) -> None:
     )
 
 
-def nothing(url: str, home: Path) -> None:
-    """It needs no configuration but its environment."""
-
-
-def tool_of(name: str) -> Callable[[str], Step]:
-    """For a CLI whose model runs commands with the tool of this name."""
-    return lambda command: tool(name, command=command, description="Run it")
-
-
 def in_a_block(command: str) -> Step:
     """aider's model has no tools: it writes the command down."""
     return f"Run this:\n\n```bash\n{command}\n```\n"
@@ -149,37 +128,6 @@ def out_of_its_sandbox(command: str) -> Step:
     """For Codex, whose model has to request it."""
     escalated = {"sandbox_permissions": "require_escalated", "justification": "So."}
     return tool("exec_command", cmd=command, yield_time_ms=CODEX_WAITS, **escalated)
-
-
-@dataclass(frozen=True, slots=True)
-class Cli:
-    """`program` is a pattern in node_modules or .venvs: opencode and kilo are installed as what
-    their packages start, because npm's lock file would need their packages for all systems.
-    `run` makes the model have a command run, `environment` gets the address of the model. `force`
-    is what AGENT_FORCE needs besides."""
-
-    name: str
-    package: str
-    program: str
-    run: Callable[[str], Step]
-    environment: Callable[[str], dict[str, str]]
-    configure: Callable[[str, Path], None] = nothing
-    model: Callable[[], ModelServer | GeminiServer | OpenAiServer | ResponsesServer] = ModelServer
-    force: dict[str, str] = field(default_factory=dict)
-    run_outside: Callable[[str], Step] | None = None  # of its sandbox, where it has one
-
-    def __str__(self) -> str:
-        return self.name
-
-    def path(self) -> str:
-        found = [path for folder in PROGRAMS for path in folder.glob(self.program)]
-        assert found, f"{self.program} is missing: run scripts/install --clis"
-        return str(found[0])
-
-    @property
-    def version(self) -> str:
-        """As it is pinned."""
-        return VERSIONS[self.package]
 
 
 ENVIRONMENT_OF_CLAUDE = {
@@ -315,6 +263,7 @@ OVER_ACP = (
         of_codex,
         ResponsesServer,
     ),
+    *SOAK_CLIS,
 )
 CLIS = (CLAUDE_CODE, CODEX, *OVER_ACP, AIDER)
 IN_PRINT_MODE = {

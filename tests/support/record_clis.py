@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests import CHECKOUT
+from tests.support.cli_row import Cli
 from tests.support.client import context_id, state, task_id
 from tests.support.real_claude_code import answer, ask, running_command, script
-from tests.support.real_clis import CLIS, Cli, Real, serving
+from tests.support.real_clis import CLIS, Real, serving
 from tests.support.recorded_changes import differences
 
 FOLDER = CHECKOUT / "tests" / "transcripts" / "sessions"

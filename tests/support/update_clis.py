@@ -1,6 +1,6 @@
 """Raises the CLIs of the tests to their newest versions, and shows what changed:
-`python -m tests.support.update_clis [PACKAGE…]`. A package that cannot be installed keeps its version,
-and a CLI that fails in the matrix does not stop the others."""
+`python -m tests.support.update_clis [PACKAGE…]`. A package that cannot be installed keeps its
+version, and a CLI that fails in the matrix does not stop the others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests import CHECKOUT
+from tests.support.cli_row import FOLDERS
 from tests.support.npm_lock import trim
-from tests.support.real_clis import CLIS, FOLDERS
+from tests.support.real_clis import CLIS
 
 NPM = ("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 PIP = (str(CHECKOUT / ".venv/bin/pip"), "--disable-pip-version-check")
@@ -51,7 +52,7 @@ def output_of(*command: str, folder: Path = CHECKOUT) -> str:
 
 
 def newest_of_pip(package: str) -> str:
-    said = output_of(*PIP, "index", "versions", package, "--json")
+    said = output_of(*PIP, "index", "versions", package.partition("[")[0], "--json")
     return str(json.loads(said)["latest"])
 
 

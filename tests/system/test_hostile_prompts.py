@@ -31,6 +31,7 @@ from bridge.task.message import Message, Role, TextPart
 from bridge.workspace.project_config import guards
 from tests import CHECKOUT
 from tests.support.bridge_process import bridge
+from tests.support.cli_row import Cli
 from tests.support.client import (
     Client,
     Json,
@@ -41,7 +42,7 @@ from tests.support.client import (
     strings,
     task_id,
 )
-from tests.support.real_clis import CLIS, Cli, each
+from tests.support.real_clis import CLIS, each
 from tests.support.recorded_argv import install, started
 from tests.support.served import serving
 

@@ -11,7 +11,7 @@ from bridge.a2a.card_shapes import can_sign, shapes
 from bridge.adapter import Adapter
 from bridge.auth.config import discovery
 from bridge.errors import ConfigurationError
-from bridge.server.agents.configured import ConfiguredAgent, agent_id_of
+from bridge.server.agents.configured import UNVERIFIED, ConfiguredAgent, agent_id_of
 from bridge.server.agents.grpc_port import GrpcPlace
 from bridge.server.extras import card_signer
 from bridge.server.settings.broker import redis_prefix
@@ -99,8 +99,10 @@ def offer_of(agent: ConfiguredAgent) -> dict[str, list[str]]:
 def make_details(agent: ConfiguredAgent, version: str) -> dict[str, object]:
     """The members of the extended card. They contain no paths: paths concern only the operator."""
     settings = agent.settings
+    unverified = {} if agent.adapter.verified else {"verified": False}
     return {
         "adapter": agent.adapter.name,
+        **unverified,
         "cliVersion": version,
         "model": settings.agent.model or "the CLI's own choice",
         "models": list(settings.agent.models),
@@ -134,6 +136,7 @@ def _description(agent: ConfiguredAgent) -> str:
             if asks
             else ""
         )
+        + ("" if agent.adapter.verified else f" Unverified: {UNVERIFIED}.")
     )
 
 

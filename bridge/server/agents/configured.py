@@ -6,7 +6,7 @@ import functools
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from bridge.adapter import Adapter, AgentConfig, Lines, SessionStart
@@ -25,6 +25,7 @@ REPLAY = "replay"
 # Programs that run as files; the server does not import the libraries that they need.
 RUNNER = (sys.executable, "-I", pty_runner.__file__)
 PLAYER = (sys.executable, "-I", replayer.__file__)
+UNVERIFIED = "the bridge was not tested with this program"
 OUTSIDE_THE_CODE = (
     "this directory contains the code of the bridge, which agents must not change; the workspace "
     "is its folder `workspace`. Set AGENT_REPO_PATH to use another directory"
@@ -122,9 +123,6 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
     problem = adapter.unsupported_reason(config) or _models_objection(adapter, settings)
     if problem:
         raise ConfigurationError(problem)
-    if settings.limits.warm_sessions and not adapter.can_prewarm:
-        why = f"{adapter.title} starts a new process for each turn"
-        notes = (*notes, f"BRIDGE_WARM_SESSIONS has no effect: {why}")
     return ConfiguredAgent(
         id=agent_id,
         settings=settings,
@@ -132,9 +130,17 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
         make=adapter,
         config=config,
         runs=config.binary,
-        notes=notes,
+        notes=(*notes, *_notes_on(adapter, settings)),
         own_files=tuple(loaded.own_files),
     )
+
+
+def _notes_on(adapter: type[Adapter], settings: Settings) -> Iterator[str]:
+    if settings.limits.warm_sessions and not adapter.can_prewarm:
+        why = f"{adapter.title} starts a new process for each turn"
+        yield f"BRIDGE_WARM_SESSIONS has no effect: {why}"
+    if not adapter.verified:
+        yield f"{adapter.name} is unverified: {UNVERIFIED}"
 
 
 def _find_binary(settings: Settings, adapter: type[Adapter]) -> str:

@@ -293,7 +293,7 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
 
     adapter: str | None = None
     """The agent: claude-code, codex, jsonl, replay, another name of `coding-agent-bridge
-    adapters`, or pkg.mod:Class. Unset: the first known CLI on PATH, otherwise replay."""
+    adapters`, acp:ID, or pkg.mod:Class. Unset: the first known CLI on PATH, otherwise replay."""
     binary: str | None = None
     """Path of the CLI, for any adapter."""
     claude_code_path: str | None = Field(default=None, alias="claude_code_path")

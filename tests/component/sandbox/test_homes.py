@@ -12,7 +12,7 @@ import pytest
 from bridge.adapter import Adapter
 from bridge.files.folders import closing, open_folder, remove
 from bridge.sandbox.homes import PrivateHome, private_homes
-from bridge.sandbox.profile import Sandbox, make_scratch
+from bridge.sandbox.profile import Sandbox, make_homes, make_scratch
 from bridge.server import registry
 from bridge.store.sqlite.database import private_directory
 from tests.support.unprivileged import unprivileged
@@ -113,3 +113,75 @@ def test_a_mode_that_an_agent_changes_keeps_no_session_from_starting(tmp_path: P
         (base / "state").chmod(0)
         private_directory(base / "state")
         assert (base / "state").stat().st_mode & 0o777 == 0o700
+
+
+# --- a top for each session ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def kimi(tmp_path: Path) -> tuple[Sandbox, Path]:
+    """Its sandbox, and the operator's folder with settings."""
+    settings = tmp_path / "operator/.kimi-code"
+    settings.mkdir(parents=True)
+    (settings / "config.toml").write_text("operator's")
+    environment = {"HOME": str(tmp_path / "operator")}
+    homes = make_homes(registry.load("kimi").homes, environment, tmp_path / "state", "a", None)
+    scratch = make_scratch(tmp_path / "state", "a", None)
+    return Sandbox("landlock", environment, scratch, homes=homes), settings
+
+
+def top(sandbox: Sandbox) -> Path:
+    return Path(sandbox.variables()["KIMI_CODE_HOME"])
+
+
+def test_what_a_session_writes_at_the_top_reaches_no_other_session(
+    kimi: tuple[Sandbox, Path],
+) -> None:
+    sandbox, settings = kimi
+    first, second = sandbox.of("one"), sandbox.of("two")
+    first.prepare("/")
+    for name in ("config.toml", "mcp.json"):  # a CLI replaces files
+        (top(first) / "draft").write_text("the agent's")
+        (top(first) / "draft").replace(top(first) / name)
+    second.prepare("/")
+    assert (top(second) / "config.toml").read_text() == "operator's"
+    assert not (top(second) / "mcp.json").exists()
+    assert (settings / "config.toml").read_text() == "operator's"
+    writes, others = (one.rules("/")["write"] for one in (second, first))
+    assert f"{top(second)}/" in writes
+    assert f"{top(second)}/" not in others
+    assert f"{Path(sandbox.homes[0].folder)}/" not in writes
+
+
+def test_a_conversation_lasts_longer_than_the_top_of_its_session(
+    kimi: tuple[Sandbox, Path],
+) -> None:
+    first, second = kimi[0].of("one"), kimi[0].of("two")
+    first.prepare("/")
+    (top(first) / "session_index.jsonl").write_text("a conversation")
+    (top(first) / "sessions/x.jsonl").write_text("its messages")
+    (top(first) / "other").touch()
+    gone = top(first)
+    first.clear()
+    assert not gone.exists()
+    second.prepare("/")
+    assert (top(second) / "session_index.jsonl").read_text() == "a conversation"
+    assert (top(second) / "sessions/x.jsonl").read_text() == "its messages"
+    assert not (top(second) / "other").exists()
+    assert kimi[1].exists()
+
+
+def test_a_session_that_outlives_its_server_keeps_its_top(
+    kimi: tuple[Sandbox, Path], tmp_path: Path
+) -> None:
+    """The next server removes those of the other sessions."""
+    alive, ended = kimi[0].of("alive"), kimi[0].of("ended")
+    for one in (alive, ended):
+        one.prepare("/")
+        (top(one) / "mine").touch()
+    (tmp_path / "state/sessions/alive").mkdir(parents=True)
+    homes = registry.load("kimi").homes
+    make_homes(homes, kimi[0].environment, tmp_path / "state", "a", None)
+    alive.prepare("/")
+    assert (top(alive) / "mine").exists()
+    assert not top(ended).exists()
