@@ -20,6 +20,8 @@ from bridge.errors import InvalidParams
 LONGEST = 100 * 1024  # characters of a message in which the keywords of a profile are searched
 OnDisconnect = Literal["continue", "cancel"]
 """The treatment of a task after its client left (BRIDGE_ON_DISCONNECT)."""
+ThoughtsFor = Literal["off", "request", "always"]
+"""The clients that get the thoughts of the model (BRIDGE_THOUGHTS)."""
 
 
 class _Wishes(Params):

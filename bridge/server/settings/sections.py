@@ -30,6 +30,7 @@ from bridge.server.settings.values import (
     Port,
     Scopes,
     SocketPath,
+    Thoughts,
     Timeout,
     TrustedUrl,
     UrlOrFile,
@@ -371,8 +372,10 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
         default="close", alias="bridge_stream_on_question"
     )
     """Whether a question closes the stream of a send: close or open."""
-    thoughts: bool = Field(default=False, alias="bridge_thoughts")
-    """Send the thoughts of the model to clients."""
+    thoughts: Thoughts = Field(default="request", alias="bridge_thoughts")
+    """Clients that get the thoughts of the model. off: none, and the server stores no thoughts;
+    request: those that request them with metadata.bridge.thoughts; always: all except those that
+    request none."""
     redact: Literal["known", "patterns", "none"] = Field(default="known", alias="bridge_redact")
     """Secrets to redact from agent output. known: values of variables with key, token, secret or
     password in their name; patterns: also text with the form of a secret; none: no redaction."""

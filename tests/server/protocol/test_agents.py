@@ -187,7 +187,7 @@ async def test_settings_of_an_agent_are_its_own(write: Write) -> None:
     [agents.strict]
     when_busy = "reject"
     models = ["c"]
-    thoughts = true
+    thoughts = "always"
     card = "0.3"
 
     [agents.plain]
