@@ -119,6 +119,7 @@ def make_policy(agent: ConfiguredAgent, shared: SharedParts) -> Policy:
     settings = agent.settings
     retention = Retention(
         tasks=settings.limits.max_tasks,
+        of_context=settings.limits.keep_tasks_per_context,
         days=settings.limits.keep_days,
         bytes=settings.store.max_store_bytes,
         of_owner=shared.pool.quotas.stored_bytes,

@@ -236,6 +236,9 @@ class LimitsSettings(Section, alias_generator=prefixed("bridge_")):
     """Maximum number of open files per process of a CLI; 0 = the limit of the system."""
     max_tasks: Count = 1000
     """Maximum number of finished tasks per agent that the server keeps. The oldest are removed."""
+    keep_tasks_per_context: Limit = 200
+    """Maximum number of finished tasks of one context that the server keeps; 0 = unlimited. The
+    oldest are removed, so that one context cannot displace the tasks of others."""
     max_tasks_per_context: Count = 100
     """Maximum number of tasks of one context that wait for the running task."""
     keep_days: Limit = 30

@@ -104,6 +104,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_session_open_files": ("4", 4),
     "bridge_fast_path_ms": ("250", 250),
     "bridge_max_tasks": ("1", 1),
+    "bridge_keep_tasks_per_context": ("0", 0),
     "bridge_max_tasks_per_context": ("1", 1),
     "bridge_when_busy": ("reject", "reject"),
     "bridge_on_disconnect": ("cancel", "cancel"),
