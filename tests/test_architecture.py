@@ -588,7 +588,7 @@ TESTED_ELSEWHERE = {
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
     "tests/component/push/test_notifier.py": (
         "needs sockets",
-        "push: attempts configs delivery notifier updates",
+        "push: attempts configs delivery notifier signature updates",
     ),
     "tests/server/auth/test_identity.py": (
         "needs requests",
