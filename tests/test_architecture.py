@@ -678,6 +678,10 @@ TESTED_ELSEWHERE = {
         "cli/client: command download messages output question_policy "
         "sending session tasks; client: config questions",
     ),
+    "tests/system/test_client_export.py": (
+        "needs a server",
+        "cli/client: export markdown tool_lines",
+    ),
     "tests/system/test_client_start.py": (
         "needs the program",
         "cli/client: account failures skill_file; client: failure values",
