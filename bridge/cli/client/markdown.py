@@ -23,8 +23,8 @@ _TICKS = re.compile("`+")
 
 @dataclass(slots=True)
 class Told:
-    """Facts of the stream of a task that the task lacks: the times of its messages by their ids, and
-    the answers to its questions by theirs. `begun`: the time of its first update."""
+    """Facts of the stream of a task that the task lacks: the times of its messages by their ids,
+    and the answers to its questions by theirs. `begun`: the time of its first update."""
 
     begun: str = ""
     times: dict[str, str] = field(default_factory=dict)
