@@ -57,6 +57,7 @@ SCRIPT = "\n".join(
         say("tool_result", id="2", output="no such file", isError=True),
         say("status", text=f"busy {HOSTILE}"),
         "permit q May I go on?",
+        "permit r And now?",
         say("text", text=HOSTILE),
         say("artifact", artifactId="f", name=HOSTILE, parts=[{"text": HOSTILE}]),
         say(
@@ -94,6 +95,8 @@ async def conversation(client: Client) -> tuple[Json, Json]:
     context = os.urandom(8).hex()
     asked = await client.send(SCRIPT, contextId=context)
     question = client.answer_parts(asked, "Go on")
+    asked = await client.send(question, taskId=asked["id"], contextId=context)
+    question = client.answer_parts(asked, "Do not")
     first = await client.send(question, taskId=asked["id"], contextId=context)
     second = await client.send(f"{say('text', text='half')}\nfail {HOSTILE}", contextId=context)
     return first, second
@@ -109,8 +112,8 @@ async def test_a_conversation_is_one_page_of_markdown(cab: Cab, client: Client) 
     assert headings == [
         f"# Conversation `{first['contextId']}`",
         f"## Task `{first['id']}`",
-        *("### Prompt", "### Question", "### Answer"),
-        *(line for line in headings[5:7] if line.startswith("### Artifact `")),
+        *("### Prompt", "### Question", "### Question", "### Answer"),
+        *(line for line in headings[6:8] if line.startswith("### Artifact `")),
         f"## Task `{second['id']}`",
         *("### Prompt", "### End", "### Answer"),
     ]
@@ -120,6 +123,7 @@ async def test_a_conversation_is_one_page_of_markdown(cab: Cab, client: Client) 
         "- `` ✓ Bash npm test `x` ``",
         "- `✗ Read a.py (no such file)`",
         "- Answered by `local`: `Go on`",
+        "- Answered by `local`: `Do not`",
         "- File: [`link`](<https://example.org/a%3E%28b%29%20c>)",
         "- State: `failed`",
     ]
