@@ -595,6 +595,7 @@ TESTED_ELSEWHERE = {
         "auth: authentication config credentials principal",
     ),
     "tests/server/auth/test_oidc.py": ("needs a provider over HTTP", "auth: oidc"),
+    "tests/server/auth/test_refusals.py": ("needs requests", "auth: advice"),
     "tests/server/auth/test_operator.py": (
         "needs local sockets",
         "auth: peercred; server: local_peer",

@@ -8,7 +8,6 @@ the default agent (docs/extension.md).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -28,6 +27,7 @@ from bridge.store.cluster import Cluster
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store, TaskQuery
 from bridge.store.serialization import micros
+from bridge.task.nearest import nearest
 
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the known ones
 
@@ -199,9 +199,8 @@ def _wishes(*metadata: Mapping[str, Any] | None) -> dict[str, str]:
 def _known(what: str, name: str, known: Mapping[str, Any]) -> Any:
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name[:LONGEST_NAME], known, 1)
     text = f"Unknown {what}; there are: {', '.join(known) or 'none'}."
-    text += f" Did you mean {near[0]}?" if near else ""
+    text += nearest(name[:LONGEST_NAME], known)
     raise InvalidParams(text, [(f"metadata.bridge.{what}", text)])
 
 

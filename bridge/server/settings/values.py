@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from ipaddress import IPv6Address, ip_network
 from typing import Annotated, Literal
 
@@ -16,13 +15,6 @@ from bridge.a2a.card_shapes import shapes
 from bridge.auth.config import NAME, trusted_url
 from bridge.auth.principal import Scope
 from bridge.runtime.extension import ThoughtsFor
-
-
-def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
-    """A hint at the known name that is most similar to `name`, as a sentence; "" if the
-    similarity of all names is below `least` (0 to 1)."""
-    close = difflib.get_close_matches(name, list(known), 1, least)
-    return f" Did you mean {close[0]}?" if close else ""
 
 
 def _card_shape(value: str) -> str:
