@@ -61,7 +61,11 @@ async def told(server: Server, secret: str) -> list[str]:
 
 
 async def test_each_cause_has_a_text_over_every_binding(workspace: Path) -> None:
-    chosen: dict[str, Any] = {"bridge_auth": "token", "bridge_grpc_port": 0, "bridge_websocket": True}
+    chosen: dict[str, Any] = {
+        "bridge_auth": "token",
+        "bridge_grpc_port": 0,
+        "bridge_websocket": True,
+    }
     async with serving(workspace, tokens=tokens(KNOWN, GONE), **chosen) as server:
         server.identity.change(AuthConfig(tokens=tokens(KNOWN)), None, None)
         for secret, text in CAUSES.items():
