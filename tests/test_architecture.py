@@ -589,13 +589,14 @@ TESTED_ELSEWHERE = {
     "tests/component/push/test_egress.py": ("needs sockets", "push: egress"),
     "tests/component/push/test_notifier.py": (
         "needs sockets",
-        "push: attempts configs delivery notifier updates",
+        "push: attempts configs delivery notifier signature updates",
     ),
     "tests/server/auth/test_identity.py": (
         "needs requests",
         "auth: authentication config credentials principal",
     ),
     "tests/server/auth/test_oidc.py": ("needs a provider over HTTP", "auth: oidc"),
+    "tests/server/auth/test_refusals.py": ("needs requests", "auth: advice"),
     "tests/server/auth/test_operator.py": (
         "needs local sockets",
         "auth: peercred; server: local_peer",
@@ -679,6 +680,10 @@ TESTED_ELSEWHERE = {
         "needs a server",
         "cli/client: command download messages output question_policy "
         "sending session tasks; client: config questions",
+    ),
+    "tests/system/test_client_export.py": (
+        "needs a server",
+        "cli/client: export markdown tool_lines",
     ),
     "tests/system/test_client_start.py": (
         "needs the program",

@@ -13,15 +13,17 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
+from bridge.auth.advice import advice, is_loopback
 from bridge.auth.config import AuthConfig
 from bridge.auth.credentials import redis_users_of, tokens_of, users_of
-from bridge.auth.principal import OPERATOR, Principal, Scope
+from bridge.auth.principal import OPERATOR, Principal, Scope, Tokens, digest
 from bridge.auth.revocations import Revocations
 from bridge.auth.token_bucket import RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.auth.unix_peer import is_unix, peer_uid
-from bridge.errors import Forbidden, TooManyRequests, Unavailable
+from bridge.errors import Forbidden, TooManyRequests, Unauthenticated, Unavailable
 
 log = logging.getLogger(__name__)
 log.addFilter(RateLimitedLogs())
@@ -30,6 +32,7 @@ REFUSALS_AT_ONCE, REFUSALS_A_SECOND = 20, 1.0  # lines of the audit log
 FAILURES = 20  # wrong tokens of one address at once; the limit is free again after WINDOW
 WINDOW = 60.0  # seconds
 MOST_ADDRESSES = 10_000  # with a count of wrong tokens
+MOST_REMOVED = 1000  # tokens of the past with an error of their own
 
 Found = Principal | str
 """A principal, or the cause of a refusal."""
@@ -96,21 +99,24 @@ class KeptToken(Protocol):
     def value(self) -> str: ...
 
     @property
+    def path(self) -> Path: ...
+
+    @property
     def is_exposed(self) -> bool: ...
 
     def renew(self) -> str: ...
 
 
 class Identity:
-    """Maps requests to principals. Raises TooManyRequests after too many wrong tokens, Forbidden
-    for the operator token of a process that the server started, and Unavailable if it cannot
-    decide now.
+    """Maps requests to principals. Raises Unauthenticated with the cause, TooManyRequests after too
+    many wrong tokens, Forbidden for the operator token of a process that the server started, and
+    Unavailable if it cannot decide now.
 
     Rejected requests are in the log and, at a limited rate, calls of `report(address, scheme,
     cause, **facts)`: never with a part of the credentials. `failures` counts all of them by scheme
     (bearer, api_key, basic, oidc, same_user, unix_socket) and cause (missing, unknown, expired,
-    signature, audience, throttled, other_uid, forwarded, agent_process). `used` gets the name of
-    each principal with a token. `revocations` has the open streams and requests.
+    revoked, signature, audience, throttled, other_uid, forwarded, agent_process). `used` gets the
+    name of each principal with a token. `revocations` has the open streams and requests.
     """
 
     def __init__(self, config: AuthConfig, issuer: TokenIssuer | None = None) -> None:
@@ -119,6 +125,8 @@ class Identity:
         self._exposed: str | None = None
         self._issuer: TokenIssuer | None = None
         self._lost: frozenset[str] = frozenset()
+        self._tokens = Tokens(())
+        self._removed: dict[bytes, None] = {}  # the digests of tokens that were valid
         self.revocations = Revocations(self.is_valid)
         self.used: Callable[[str], None] | None = None
         self._apply(config, issuer, None)
@@ -165,6 +173,9 @@ class Identity:
         if operator == self._exposed:
             operator = None
         tokens, users = tokens_of(config, operator), users_of(config)  # these may raise
+        removed = {**self._removed, **dict.fromkeys(self._tokens.digests - tokens.digests)}
+        kept = [one for one in removed if one not in tokens.digests][-MOST_REMOVED:]
+        self._removed = dict.fromkeys(kept)
         self._config, self._issuer, self._operator = config, issuer, operator
         self._tokens, self._users, self._redis = tokens, users, redis_users_of(config)
 
@@ -215,7 +226,7 @@ class Identity:
         None for a process that the server did not start. Raises Unavailable."""
         return await self._origin.session(request.transport) if self._origin else None
 
-    async def __call__(self, request: Signed) -> Principal | None:
+    async def __call__(self, request: Signed) -> Principal:
         """The principal of a request. A valid token is accepted after any number of wrong tokens
         from the same address."""
         given, uid, address = _given(request), _uid(request), request.remote or ""
@@ -228,7 +239,7 @@ class Identity:
             if isinstance(user, Principal):
                 return user
             self._reject(address, "bearer" if uid is None else "unix_socket", user)
-            return None
+            raise self._error(request, user)
         found = self._tokens.find(given) or await self._issued(given)
         scheme = _scheme(request)
         if isinstance(found, Principal):
@@ -236,21 +247,22 @@ class Identity:
                 if not await self._replaced(given):
                     await self._if_outside(request, address, scheme)
                     return found
-                found = "unknown"
+                found = "revoked"
             elif not found.expired:
                 if self.used:
                     self.used(found.id)
                 return found
             else:
                 found = "expired"
-        is_jwt = self._issuer is not None and given.count(".") == 2
+        is_jwt = self._issuer is not None and given.count(".") == 2 and found != "revoked"
         self._refuse(address, "oidc" if is_jwt else scheme, found)
-        return None
+        raise self._error(request, found)
 
     async def _issued(self, token: str) -> Found:
-        """The principal of a token of the provider."""
+        """The principal of a token of the provider, or the cause of a refusal."""
         found = self._issuer.find(token) if self._issuer else "unknown"
-        return await found if isinstance(found, Awaitable) else found
+        found = await found if isinstance(found, Awaitable) else found
+        return "revoked" if found == "unknown" and digest(token) in self._removed else found
 
     def _refuse(self, address: str, scheme: str, cause: str) -> None:
         """Report wrong credentials. Raises TooManyRequests if the address has sent too many."""
@@ -268,7 +280,7 @@ class Identity:
             return None
         try:
             return await self(request)
-        except (Forbidden, TooManyRequests, Unavailable):
+        except (Forbidden, TooManyRequests, Unauthenticated, Unavailable):
             return None
 
     async def _user(self, request: Signed, uid: int | None) -> Principal | str:
@@ -307,6 +319,12 @@ class Identity:
         else:
             self._apply(self._config, self._issuer, renewed)
         return True
+
+    def _error(self, request: Signed, cause: str) -> Unauthenticated:
+        """The error for a cause. A client on this machine learns the file of the operator's
+        token."""
+        here = is_loopback(request.remote) and _uid(request) is None and not _is_forwarded(request)
+        return Unauthenticated(advice(cause, self._kept.path if here and self._kept else None))
 
     def _reject(self, address: str, scheme: str, cause: str) -> None:
         self.failures[scheme, cause] += 1

@@ -147,6 +147,10 @@ class Tokens:
     def __iter__(self) -> Iterator[Principal]:
         return (principal for _, principal in self._principals)
 
+    @property
+    def digests(self) -> frozenset[bytes]:
+        return frozenset(known for known, _ in self._principals)
+
     def find(self, token: str) -> Principal | None:
         """The principal of a token, or None. The time does not depend on the token."""
         return self.of(digest(token))

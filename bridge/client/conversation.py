@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from bridge.client.failure import ClientError, ConnectionLost
 from bridge.client.shapes import TERMINAL, Json, state_of
 from bridge.errors.program import command
 
-_MOST_TASKS = 100  # of the past
+_MOST_TASKS = 100  # of a page
 _RETRY = 1.0  # seconds until a broken feed is opened again
 _NO_LIST = ("UnsupportedOperationError", "MethodNotFoundError")
 
@@ -108,31 +109,76 @@ class Conversation:
 async def find(agent: RemoteAgent, name: str) -> tuple[str, Json]:
     """The context with the id `name`, and its newest task; or the task with that id, and its
     context. Raises ClientError."""
+    task = await _task(agent, name)
+    if task:
+        return str(task.get("contextId")), task
+    tasks = await list_tasks(agent, name)
+    if not tasks:
+        raise _unknown(name)
+    return name, tasks[-1]
+
+
+async def find_all(agent: RemoteAgent, name: str) -> tuple[str, list[str]]:
+    """The context with the id `name`, and the ids of all its tasks in the order in which they run;
+    or the context of the task with that id, and that id. Raises ClientError."""
+    task = await _task(agent, name)
+    if task:
+        return str(task.get("contextId")), [task["id"]]
+    found = {one["id"]: one async for page in _pages_of(agent, name) for one in page}
+    if not found:
+        raise _unknown(name)
+    return name, [one["id"] for one in _in_order(name, [*found.values()])]
+
+
+async def _task(agent: RemoteAgent, task_id: str) -> Json | None:
+    """The task without its history; None for an unknown one."""
     try:
-        task: Json = await agent.call(bindings.GET, {"id": name, "historyLength": 0})
+        task: Json = await agent.call(bindings.GET, {"id": task_id, "historyLength": 0})
     except ClientError as error:
         if error.code != "TaskNotFoundError":
             raise
-        tasks = await list_tasks(agent, name)
-        if not tasks:
-            text = f"{name} is neither a task nor a context with tasks"
-            raise ClientError(error.code, text, hint=command("task", "list")) from None
-        return name, tasks[-1]
-    return str(task.get("contextId")), task
+        return None
+    return task
+
+
+def _unknown(name: str) -> ClientError:
+    text = f"{name} is neither a task nor a context with tasks"
+    return ClientError("TaskNotFoundError", text, hint=command("task", "list"))
 
 
 async def list_tasks(agent: RemoteAgent, context_id: str) -> list[Json]:
-    """The tasks of a context in the order in which they run. Empty if the server lists none. Raises
-    ClientError."""
-    params = {"contextId": context_id, "pageSize": _MOST_TASKS, "historyLength": 0}
+    """The newest tasks of a context in the order in which they run. Empty if the server lists none.
+    Raises ClientError."""
+    async with aclosing(_pages_of(agent, context_id)) as found:
+        return _in_order(context_id, await anext(found, []))
+
+
+async def _pages_of(agent: RemoteAgent, context_id: str) -> AsyncGenerator[list[Json]]:
+    """The tasks of a context, the newest first; none if the server lists no tasks."""
     try:
-        page = await agent.call(bindings.LIST, params)
+        async with aclosing(pages(agent, {"contextId": context_id})) as found:
+            async for page in found:
+                yield page
     except ClientError as error:
         if error.code not in _NO_LIST:
             raise
-        return []
-    newest_first = [one for one in page.get("tasks") or () if one.get("contextId") == context_id]
-    return sorted(reversed(newest_first), key=_turn)
+
+
+async def pages(agent: RemoteAgent, params: Json) -> AsyncGenerator[list[Json]]:
+    """The pages of a list of tasks, without their histories. Raises ClientError."""
+    params = {"pageSize": _MOST_TASKS, "historyLength": 0, **params}
+    while True:
+        page = await agent.call(bindings.LIST, params)
+        yield page.get("tasks") or []
+        if not page.get("nextPageToken"):
+            return
+        params["pageToken"] = page["nextPageToken"]
+
+
+def _in_order(context_id: str, newest_first: Sequence[Json]) -> list[Json]:
+    """The tasks of the context, in the order in which they run."""
+    own = [one for one in newest_first if one.get("contextId") == context_id]
+    return sorted(reversed(own), key=_turn)
 
 
 def _turn(task: Json) -> int:

@@ -60,9 +60,11 @@ class Relay(Protocol):
 
     def start(self) -> None: ...
 
-    async def post(self, job: str, url: str, body: bytes, headers: Mapping[str, str]) -> int:
+    async def post(
+        self, job: str, url: str, body: bytes, headers: Mapping[str, str], secret: str | None = None
+    ) -> int:
         """The status of the answer. Raises RequestFailed without an answer. `job`: a name of this
-        attempt."""
+        attempt. `secret` signs the request."""
 
     def bury(self, facts: Mapping[str, str]) -> None:
         """The notification gets no further attempt."""

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 
 from bridge.errors import InvalidParams
 from bridge.push import egress
+from bridge.push.signature import PREFIX, SCHEME, SHORTEST, key_of, signs
 from bridge.store.changes import PushConfig
 
 CONFIGS_PER_TASK = 10
@@ -30,8 +31,22 @@ def check(config: PushConfig, known: Collection[str], allow_private: bool) -> No
         if secret and not (_SECRET.fullmatch(secret) and len(secret) <= MAX_CREDENTIALS):
             limits = f"up to {MAX_CREDENTIALS} printable ASCII characters, no space at the ends"
             raise _invalid(name, f"must be {limits}")
+    if signs(config):
+        _check_secret("credentials", config.credentials or "", SHORTEST)
+    else:
+        _check_secret("token", config.token or "", 0)
     if config.id not in known and len(known) >= CONFIGS_PER_TASK:
         raise InvalidParams(f"A task has at most {CONFIGS_PER_TASK} push notification configs.")
+
+
+def _check_secret(name: str, secret: str, least: int) -> None:
+    """Raise InvalidParams for a secret that cannot sign."""
+    try:
+        enough = len(key_of(secret)) >= least
+    except ValueError:
+        raise _invalid(name, f"must have base64 behind {PREFIX}") from None
+    if not enough:
+        raise _invalid(name, f"must have at least {least} bytes for {SCHEME}")
 
 
 def repeated(config: PushConfig, known: Iterable[PushConfig]) -> PushConfig | None:

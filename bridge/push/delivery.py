@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractResolver
 
 from bridge.push import egress
 from bridge.push.attempts import Relay, RetryPolicy
+from bridge.push.signature import ID, secret_of, signed, signs
 from bridge.store.changes import PushAdvanced, PushChange, PushConfig, PushFailed
 from bridge.store.event_log import Entry
 from bridge.store.handle import TaskHandle
@@ -120,17 +121,19 @@ class Delivery:
     ) -> tuple[int | None, str]:
         """The status of the answer, if there is one, and the class of the failure, empty for
         none."""
-        headers = {"Content-Type": media_type, "A2A-Notification-Id": _name(config, number)}
-        if config.scheme and config.credentials:
+        headers = {"Content-Type": media_type, ID: _name(config, number)}
+        if config.scheme and config.credentials and not signs(config):
             headers["Authorization"] = f"{config.scheme} {config.credentials}"
         if config.token:
             headers["X-A2A-Notification-Token"] = config.token
+        secret = secret_of(config)
         try:
             if self.relay:
                 job = f"{config.task_id}/{config.id}/{number}/{config.attempts + 1}"
-                status = await self.relay.post(job, config.url, body, headers)
+                status = await self.relay.post(job, config.url, body, headers, secret)
             else:
-                status = await egress.post(self._session, config.url, body, headers)
+                complete = signed(headers, body, secret)
+                status = await egress.post(self._session, config.url, body, complete)
         except egress.RequestFailed as failure:
             return None, str(failure)
         return status, "" if 200 <= status < 300 else f"status {status}"

@@ -6,7 +6,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -48,13 +49,14 @@ class JobKeys:
 @dataclass(frozen=True, slots=True)
 class PushJob:
     """One attempt to send a notification. `id`: TASK/CONFIG/NUMBER/ATTEMPT; `server`: as in
-    JobKeys."""
+    JobKeys. `secret`: the worker signs with it."""
 
     id: str
     server: str
     url: str
     headers: Mapping[str, str]
     body: bytes
+    secret: str | None = field(default=None, repr=False)
 
 
 class UnreadableJob(Exception):
@@ -78,7 +80,8 @@ class JobSeal:
 
     def seal(self, job: PushJob) -> Mapping[bytes, bytes]:
         """The fields of the job."""
-        facts = {"id": job.id, "server": job.server, "url": job.url, "headers": dict(job.headers)}
+        facts: dict[str, Any] = {"id": job.id, "server": job.server, "url": job.url}
+        facts |= {"headers": dict(job.headers), **({"secret": job.secret} if job.secret else {})}
         content = orjson.dumps(facts, option=orjson.OPT_SORT_KEYS) + b"\n" + job.body
         tag = hmac.digest(self._code, content, "sha256").hex()[:32]
         return {JOB: job.id.encode(), TAG: tag.encode(), SEALED: self._fernet.encrypt(content)}

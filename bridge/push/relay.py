@@ -95,11 +95,13 @@ class RedisRelay:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._broker.close()
 
-    async def post(self, job: str, url: str, body: bytes, headers: Mapping[str, str]) -> int:
-        """Let a worker send `body`. Returns the status of the answer. Raises RequestFailed without
-        an answer. `job`: TASK/CONFIG/NUMBER/ATTEMPT."""
+    async def post(
+        self, job: str, url: str, body: bytes, headers: Mapping[str, str], secret: str | None = None
+    ) -> int:
+        """Let a worker sign and send `body`. Returns the status of the answer. Raises RequestFailed
+        without an answer. `job`: TASK/CONFIG/NUMBER/ATTEMPT."""
         await self._ready.wait()
-        fields = self._seal.seal(PushJob(job, self._config.server, url, headers, body))
+        fields = self._seal.seal(PushJob(job, self._config.server, url, headers, body, secret))
         key = key_of(fields)
         if known := self._outcomes.pop(key, None):
             return _status(known)

@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 from bridge.push import egress
 from bridge.push.broker import Broker, pause
 from bridge.push.jobs import JOB, OK, RESULT, STATUS, TAG, JobKeys, JobSeal, PushJob, UnreadableJob
+from bridge.push.signature import signed
 from bridge.store.redis_address import ANSWER_WITHIN, RedisAddress
 
 log = logging.getLogger(__name__)
@@ -169,7 +170,8 @@ class PushWorker:
     async def _post(self, session: aiohttp.ClientSession, job: PushJob) -> tuple[bytes, int]:
         """OK or the class of the failure, and the status."""
         try:
-            status = await egress.post(session, job.url, job.body, job.headers)
+            headers = signed(job.headers, job.body, job.secret)
+            status = await egress.post(session, job.url, job.body, headers)
         except egress.RequestFailed as failure:
             error = str(failure)
             self._counts["dead" if error == egress.REFUSED else "retry"] += 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from bridge.runtime.extension import OnDisconnect
+from bridge.runtime.extension import OnDisconnect, ThoughtsFor
 from bridge.session.factory import SessionFactory
 from bridge.session.prewarm import NOTHING, PrewarmPlan
 from bridge.store.protocol import Retention
@@ -22,11 +22,12 @@ class Agent:
     """The agent behind the contexts of one address. `sessions` makes its sessions.
 
     `idle_seconds`: how long an idle session is kept. `rules`: the operator's decisions on
-    questions. `patience`: seconds that a question waits for its answer; 0 = unlimited.
-    `most_bytes`: of a task in the store, and of its lines in the audit log; 0 = unlimited. `trust`:
-    the policy for a repository's own settings; `warm`: the sessions that are started ahead of
-    their tasks. `check` raises WorkspaceError if no CLI can work in a directory. `replies`: the
-    agent may answer with a Message instead of a task. `observers` see the events of all tasks.
+    questions. `thoughts`: those of the model are kept. `patience`: seconds that a question waits
+    for its answer; 0 = unlimited. `most_bytes`: of a task in the store, and of its lines in the
+    audit log; 0 = unlimited. `trust`: the policy for a repository's own settings; `warm`: the
+    sessions that are started ahead of their tasks. `check` raises WorkspaceError if no CLI can work
+    in a directory. `replies`: the agent may answer with a Message instead of a task. `observers`
+    see the events of all tasks.
     """
 
     sessions: SessionFactory
@@ -34,6 +35,7 @@ class Agent:
     attachments: Attachments
     steers: bool = False
     rules: tuple[Rule, ...] = ()
+    thoughts: bool = True
     patience: float = 0.0
     most_bytes: int = 0
     audit: Audit = NO_AUDIT
@@ -52,7 +54,7 @@ class Policy:
     the treatment of a task without a client for `grace` seconds. `retention`: the finished tasks
     that are kept. `role`: of the server."""
 
-    show_thoughts: bool = False
+    thoughts: ThoughtsFor = "request"
     models: tuple[str, ...] = ()
     when_busy: Literal["queue", "reject", "steer"] = "queue"
     queue: int = 100

@@ -6,7 +6,6 @@ the adapter allow.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,11 +16,14 @@ from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictStr
 from bridge.a2a.requests import Params, parse
 from bridge.adapter import Adapter, SessionOptions
 from bridge.errors import InvalidParams
+from bridge.task.nearest import nearest
 
 LONGEST_NAME = 100  # characters of an unknown name that are compared with the known ones
 LONGEST = 100 * 1024  # characters of a message in which the keywords of a profile are searched
 OnDisconnect = Literal["continue", "cancel"]
 """The treatment of a task after its client left (BRIDGE_ON_DISCONNECT)."""
+ThoughtsFor = Literal["off", "request", "always"]
+"""The clients that get the thoughts of the model (BRIDGE_THOUGHTS)."""
 
 T = TypeVar("T")
 
@@ -109,10 +111,8 @@ def known_value(what: str, name: str, known: Mapping[str, T]) -> T:
     """The value of a name that the client chose. Raises InvalidParams with the known names."""
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name[:LONGEST_NAME], known, 1)
     text = f"Unknown {what}; there are: {', '.join(known) or 'none'}."
-    text += f" Did you mean {near[0]}?" if near else ""
-    raise _refusal(what, text)
+    raise _refusal(what, text + nearest(name[:LONGEST_NAME], known))
 
 
 def check_model(model: str | None, models: tuple[str, ...]) -> None:

@@ -41,6 +41,7 @@ from bridge.task.events import (
     Status,
     Steered,
     Text,
+    Thought,
     TimedOut,
 )
 from bridge.task.message import Message
@@ -230,8 +231,10 @@ class Turn:
         self.apply(silence(self.handle.task, seconds, datetime.now(UTC)))
 
     def apply(self, *events: Event) -> None:
-        """Apply `events` to the task."""
+        """Apply `events` to the task, without thoughts that the operator forbids."""
         session, handle = self._lease.session, self.handle
+        if not self._agent.thoughts:
+            events = tuple(event for event in events if type(event) is not Thought)
         before = handle.task.state
         self._recorder.record(handle, events, read=self._lease.read if self.active else None)
         if session:

@@ -15,7 +15,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from bridge.errors import ConfigurationError
-from bridge.server.settings.values import nearest
+from bridge.task.nearest import nearest
 
 COPY = Path(__file__).with_name("acp_registry.json")
 PREFIX = "acp:"

@@ -119,13 +119,14 @@ def make_policy(agent: ConfiguredAgent, shared: SharedParts) -> Policy:
     settings = agent.settings
     retention = Retention(
         tasks=settings.limits.max_tasks,
+        of_context=settings.limits.keep_tasks_per_context,
         days=settings.limits.keep_days,
         bytes=settings.store.max_store_bytes,
         of_owner=shared.pool.quotas.stored_bytes,
     )
     models = (one.model for one in _profiles(agent).values() if one.model)
     return Policy(
-        show_thoughts=settings.agent.thoughts,
+        thoughts=settings.agent.thoughts,
         models=(*settings.agent.models, *models),
         when_busy=settings.agent.when_busy,
         queue=settings.limits.max_tasks_per_context,
@@ -226,6 +227,7 @@ def make_runtime_agent(
         attachments=_attachments(agent, state.files, sandbox),
         steers=adapter.steers,
         rules=settings.agent.rules,
+        thoughts=settings.agent.thoughts != "off",
         patience=settings.limits.question_timeout_ms / 1000,
         most_bytes=settings.limits.max_task_bytes,
         audit=state.audit,

@@ -265,9 +265,8 @@ def grpc_server(settings: Settings, port: int) -> GrpcServer:
     return GrpcServer(config)
 
 
-def web_sockets(settings: ServerSettings, identify: Identify, missing: str) -> WebSockets | None:
-    """The WebSocket connections, with BRIDGE_WEBSOCKET. `missing`: the error for a request without
-    valid credentials."""
+def web_sockets(settings: ServerSettings, identify: Identify) -> WebSockets | None:
+    """The WebSocket connections, with BRIDGE_WEBSOCKET."""
     if not settings.websocket:
         return None
     from bridge.transports.envelope.websocket import WebSockets
@@ -276,7 +275,6 @@ def web_sockets(settings: ServerSettings, identify: Identify, missing: str) -> W
         identify,
         ping=settings.websocket_ping_ms / 1000,
         max_frame=settings.max_body_bytes,
-        missing=missing,
     )
 
 

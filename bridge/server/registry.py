@@ -18,7 +18,7 @@ from types import ModuleType
 from bridge.adapter import Adapter
 from bridge.errors import ConfigurationError
 from bridge.server import acp_registry
-from bridge.server.settings.values import nearest
+from bridge.task.nearest import nearest
 
 PACKAGE = "bridge.adapters"
 GROUP = "coding_agent_bridge.adapters"

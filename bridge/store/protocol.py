@@ -111,11 +111,13 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The finished tasks of one agent that are kept: at most `tasks`, for `days`, in `bytes` of the
-    whole store, and `of_owner` bytes for each owner; 0 means unlimited for all but `tasks`."""
+    """The finished tasks of one agent that are kept: at most `tasks`, `of_context` of each context,
+    for `days`, in `bytes` of the whole store, and `of_owner` bytes for each owner; 0 means
+    unlimited for all but `tasks`."""
 
     agent: str = ""
     tasks: int = 1000
+    of_context: int = 0
     days: int = 0
     bytes: int = 0
     of_owner: Callable[[str], int] = lambda owner: 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
+from bridge.store.changes import ContextKey
 from bridge.store.protocol import Retention, TaskHead
 
 DAY = 24 * 3600 * 1_000_000  # microseconds
@@ -21,7 +23,7 @@ def expired(
     """Ids of the tasks to remove. `finished`: the finished tasks of each owner, in the order in
     which they ended; `stored`: the bytes of the whole store.
 
-    The limits of owners and of age remove the oldest tasks of each owner. Above the number of
+    The limits of contexts, owners and age remove the oldest tasks of each. Above the number of
     tasks, the owner with the most tasks loses its oldest one. Above the bytes, one task in ten is
     removed, since the size is measured again later.
 
@@ -41,6 +43,8 @@ def expired(
     }
     oldest = now - retention.days * DAY
     for owner, heads in left.items():
+        if retention.of_context:
+            gone += _trim(heads, retention.of_context)
         most, size = retention.of_owner(owner), sum(head.size for head in heads)
         while heads and (0 < most < size or (retention.days and heads[-1].changed < oldest)):
             size -= heads[-1].size
@@ -51,4 +55,20 @@ def expired(
         excess = max(excess, 1 + kept // 10)
     for _ in range(min(excess, kept)):
         gone.append(max(left.values(), key=len).pop().task_id)
+    return gone
+
+
+def _trim(heads: list[TaskHead], most: int) -> list[str]:
+    """Take all but the newest `most` tasks of each context from `heads`, the newest first. Returns
+    the ids, the oldest first."""
+    seen = Counter[ContextKey]()
+    kept: list[TaskHead] = []
+    gone: list[str] = []
+    for head in heads:
+        seen[head.context] += 1
+        if seen[head.context] <= most:
+            kept.append(head)
+        else:
+            gone.insert(0, head.task_id)
+    heads[:] = kept
     return gone

@@ -210,11 +210,14 @@ def _respond_error(request: web.Request, error: Exception) -> web.Response:
 
 
 def respond_unrouted(
-    request: web.Request, error: web.HTTPNotFound | web.HTTPMethodNotAllowed
+    request: web.Request,
+    error: web.HTTPNotFound | web.HTTPMethodNotAllowed,
+    text: str = "Unknown path.",
 ) -> web.Response:
-    """The answer for a path without a route, or for a method that the path does not have."""
+    """The answer for a path without a route, with `text`, or for a method that the path does not
+    have."""
     if isinstance(error, web.HTTPNotFound):
-        body = encode_error(errors.MethodNotFound("Unknown path."))
+        body = encode_error(errors.MethodNotFound(text))
         return respond_error(request, body)
     allowed = error.headers["Allow"]
     body = encode_error(errors.MethodNotFound(f"This path supports only {allowed}."))

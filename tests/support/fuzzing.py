@@ -27,12 +27,12 @@ from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionStart
 from bridge.adapter.testing import check
 from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.server import registry
-from bridge.server.settings.values import nearest
 from bridge.session.redaction import MARK, Redactor, Secrets
 from bridge.task.answers import read_answer
 from bridge.task.approval_policy import Rule, decide
 from bridge.task.events import ENDINGS, AgentEvent, Done, Text
 from bridge.task.message import Message, Role, TextPart
+from bridge.task.nearest import nearest
 from bridge.transports import sse
 from bridge.transports.grpc import messages
 from bridge.transports.grpc.service import methods

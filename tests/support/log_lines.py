@@ -34,7 +34,7 @@ USED = dict.fromkeys(("input_tokens", "output_tokens", "cost_usd"), MAYBE_NUMBER
 CHANGES = dict.fromkeys(("added", "removed", "changed", "needs_restart"), NAMES)
 SCHEMES = one_of("bearer", "api_key", "basic", "oidc", "same_user", "unix_socket", "redis")
 CAUSES = one_of(
-    *("missing", "unknown", "expired", "signature", "audience", "throttled"),
+    *("missing", "unknown", "expired", "revoked", "signature", "audience", "throttled"),
     *("other_uid", "forwarded", "agent_process"),
 )
 MEMBERS: dict[str, Json] = {

@@ -1992,6 +1992,8 @@ DIFFERENCES = """\
   answer is null if the limit prevents the decoding of the body.
 * An error over HTTP+JSON is plain JSON for a client that neither accepts nor sends A2A's own type.
 * Answers omit the credentials and tokens of a push notification config.
+* `HMAC-SHA256`, as the scheme of a push notification config, is not an HTTP scheme: its credentials
+  sign notifications and are not sent ([protocol.md](protocol.md#signatures-of-notifications)).
 * The default card fits both versions: it has the shape of 1.0, with the members that clients of 0.3
   need. `BRIDGE_CARD=1.0` and `0.3` restrict it to one version.
 * A body that is not declared as JSON gets 415 over HTTP+JSON, as in HTTP, with the error

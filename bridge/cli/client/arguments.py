@@ -192,6 +192,14 @@ def _add_task(commands: Commands) -> None:
     download.add_argument("--artifact", metavar="NAME", help="only this one, by name or id")
     download.add_argument("-d", "--directory", default=".", metavar="DIR", help="- is stdout [.]")
     download.add_argument("--force", action="store_true", help="overwrite files")
+    what = "write a task or a whole conversation as one document"
+    export = _command(task, "task export", what, formats=False)
+    export.add_argument("task", metavar="TASK|CONTEXT")
+    export.add_argument(
+        "--format", choices=("markdown", "json"), help="json has the tasks of A2A 1.0 [markdown]"
+    )
+    export.add_argument("-o", dest="file", metavar="FILE", default="-", help="- is stdout [-]")
+    export.set_defaults(output=None)
     _add_push(task)
 
 
@@ -287,23 +295,25 @@ def _add_mcp(commands: Commands) -> None:
 # --- the parts of a parser ---------------------------------------------------------------------
 
 
-def _command(commands: Commands, name: str, what: str) -> Parser:
+def _command(commands: Commands, name: str, what: str, *, formats: bool = True) -> Parser:
+    """`formats`: the command has the flag -o for the format of its output."""
     parser: Parser = commands.add_parser(
         name.rpartition(" ")[2], help=what, description=sentence(what), allow_abbrev=False
     )
     parser.set_defaults(command=name)
-    _add_settings(parser)
+    _add_settings(parser, formats)
     return parser
 
 
-def _add_settings(parser: Parser) -> None:
+def _add_settings(parser: Parser, formats: bool) -> None:
     """The settings: each has a variable A2ACLI_NAME, too. Defaults are in brackets."""
     group = parser.add_argument_group(
         "settings", "Each has a variable, too: --agent-card is A2ACLI_AGENT_CARD."
     )
     add = group.add_argument
     add("-a", "--agent-card", metavar="REF", help="host, URL, file, unix:PATH [the local server]")
-    add("-o", "--output", type=values.output, metavar="text|json", help="format [text]")
+    if formats:
+        add("-o", "--output", type=values.output, metavar="text|json", help="format [text]")
     add("--stream", action="store_true", help="print updates as they arrive; JSON Lines with json")
     add("--async", "--no-wait", "--return-immediately", action=Switch, help="do not wait [wait]")
     add("--wait", action=Switch, help="wait for the end of the task or for its question")

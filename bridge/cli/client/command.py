@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from bridge.cli.client import account, download, sending, tasks
+from bridge.cli.client import account, download, export, sending, tasks
 from bridge.cli.client.failures import report
 from bridge.cli.client.session import CommandSession
 from bridge.client import config
@@ -81,6 +81,7 @@ HANDLERS: Mapping[str, Handler] = {
     "task list": _list,
     "task subscribe": tasks.subscribe,
     "task download": download.download,
+    "task export": export.export,
     "task push-config create": tasks.push_config,
     "task push-config get": tasks.push_config,
     "task push-config list": tasks.push_config,

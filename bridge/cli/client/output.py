@@ -59,8 +59,13 @@ class JsonOutput(Output):
 
 def print_json(value: Any, lines: bool = False) -> None:
     """Print one document, or one line of JSON Lines."""
-    data = orjson.dumps(value, option=0 if lines else orjson.OPT_INDENT_2).decode()
-    print(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", data), flush=True)
+    print(safe_json(value, 0 if lines else orjson.OPT_INDENT_2), flush=True)
+
+
+def safe_json(value: Any, option: int = orjson.OPT_INDENT_2) -> str:
+    """JSON in which no character controls a terminal."""
+    data = orjson.dumps(value, option=option).decode()
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", data)
 
 
 class QuietOutput(Output):
@@ -273,10 +278,10 @@ class TextOutput(Output):
             if "data" in part:
                 self.fields.block("Data", json.dumps(part["data"], indent=2, ensure_ascii=False))
             elif "raw" in part or "url" in part:
-                self.fields.field("File", _file(part))
+                self.fields.field("File", file_label(part))
 
 
-def _file(part: Json) -> str:
+def file_label(part: Json) -> str:
     """The name, the media type and the size of a file part."""
     if "url" in part:
         size = str(part["url"])

@@ -13,7 +13,7 @@ from bridge.cli.client.sending import needs_extension
 from bridge.cli.client.session import CommandSession, trace
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent, page_of
-from bridge.client.conversation import find
+from bridge.client.conversation import find, pages
 from bridge.client.failure import AUTH_FAILED, NOT_A_TERMINAL, ClientError, usage
 from bridge.client.follow import Follower
 from bridge.client.questions import facts_of
@@ -247,16 +247,9 @@ async def _unfinished(agent: RemoteAgent, context_id: str | None) -> list[str]:
         except ClientError as error:
             if error.code != AUTH_FAILED:
                 raise
-    params: Json = {"pageSize": _MOST, "historyLength": 0}
-    if context_id:
-        params["contextId"] = context_id
-    ids: list[str] = []
-    while True:
-        page = await agent.call(bindings.LIST, params)
-        ids += [one["id"] for one in page.get("tasks") or () if state_of(one) not in TERMINAL]
-        if not page.get("nextPageToken"):
-            return ids
-        params["pageToken"] = page["nextPageToken"]
+    params: Json = {"contextId": context_id} if context_id else {}
+    found = [one async for page in pages(agent, params) for one in page]
+    return [one["id"] for one in found if state_of(one) not in TERMINAL]
 
 
 # --- push notification configs -----------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 from bridge.cli.client.output import TextOutput, show_reason, show_usage
 from bridge.cli.client.screen import Screen, ScreenFields
 from bridge.cli.client.tasks import word_of
+from bridge.cli.client.tool_lines import result_line, tool_label
 from bridge.client.questions import closed_by, facts_of, question_of, text_of
 from bridge.client.shapes import Json, short, state_of
-from bridge.task.text import one_line, readable
-
-_SUBJECTS = ("command", "cmd", "file_path", "path", "pattern", "url", "query", "description")
+from bridge.task.text import one_line
 
 
 class Transcript(TextOutput):
@@ -84,11 +82,11 @@ class Transcript(TextOutput):
         self._word = word_of(found)
         match facts.get("type"):
             case "tool_call":
-                self._tools[str(facts.get("id"))] = _tool(facts)
+                self._tools[str(facts.get("id"))] = tool_label(facts)
             case "tool_result":
-                label = self._tools.pop(str(facts.get("id")), _tool(facts))
+                label = self._tools.pop(str(facts.get("id")), tool_label(facts))
                 self.fields.close()
-                self._screen.print(*_result(facts, label))
+                self._screen.print(*result_line(facts, label))
             case "plan":
                 self._show_plan(facts)
             case "queued" | "question":
@@ -132,29 +130,3 @@ class ConversationTranscript(Transcript):
         if ids != self._ids:
             self._ids = ids
             self.fields.field("Task", ids[0])
-
-
-def _tool(facts: Json) -> str:
-    """`Bash pytest -q`: the name of a tool and its subject."""
-    given = facts.get("input")
-    if isinstance(given, dict):
-        found = next((given[name] for name in _SUBJECTS if given.get(name)), None)
-        given = found if isinstance(found, str) else json.dumps(given) if given else ""
-    subject = given if isinstance(given, str) else ""
-    return one_line(f"{facts.get('name') or 'Tool'} {subject}").strip()
-
-
-def _result(facts: Json, label: str) -> tuple[str, str]:
-    """A line for a finished tool, and its style."""
-    if facts.get("status") == "failed":
-        output = facts.get("output")
-        reason = one_line(output) if isinstance(output, str) else ""
-        return f"✗ {label}" + (f" ({readable(reason, 80)})" if reason else ""), "red"
-    counts = ""
-    changes = [one for one in facts.get("changes") or () if isinstance(one, dict)]
-    if changes:
-        lines = [line for one in changes for line in str(one.get("diff") or "").splitlines()]
-        added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
-        removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
-        counts = f" +{added} \N{MINUS SIGN}{removed}"
-    return f"✓ {label}{counts}", "green"

@@ -39,7 +39,7 @@ from bridge.server.agents.configured import REPLAY, agent_id_of, first_on_path
 from bridge.server.operate.log_output import configure_logging
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
-from bridge.server.settings.values import nearest
+from bridge.task.nearest import nearest
 
 PARALLEL = 2  # checked CLIs; they start slowly, and each check has a timeout
 

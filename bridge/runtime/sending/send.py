@@ -272,11 +272,12 @@ class SendOperation:
         policy, principal = self._policy, request.principal
         on_disconnect = options.on_disconnect or policy.on_disconnect
         request.start.used = True
+        asked = policy.thoughts == "always" if options.thoughts is None else options.thoughts
         task = Task(
             request.start.task_id,
             context_id,
             datetime.now(UTC),
-            show_thoughts=policy.show_thoughts if options.thoughts is None else options.thoughts,
+            show_thoughts=asked and policy.thoughts != "off",
             owner=principal.id,
             attended=request.params.attends and on_disconnect == "cancel",
         )

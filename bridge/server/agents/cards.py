@@ -107,6 +107,7 @@ def make_details(agent: ConfiguredAgent, version: str) -> dict[str, object]:
         "model": settings.agent.model or "the CLI's own choice",
         "models": list(settings.agent.models),
         "modes": list(agent.adapter.modes),
+        "thoughts": settings.agent.thoughts,
         "asksForPermission": not settings.agent.force,
         "lacks": dict(agent.adapter.limitations),
         "limits": {

@@ -18,7 +18,7 @@ from bridge.sandbox.trusted_programs import default_workspace
 from bridge.server import recording, registry
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
-from bridge.server.settings.values import nearest
+from bridge.task.nearest import nearest
 from bridge.workspace import project_config
 
 REPLAY = "replay"

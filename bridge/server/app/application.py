@@ -14,7 +14,6 @@ from bridge.a2a.codec import Operation
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import Unavailable
 from bridge.server.app.middlewares import (
-    UNAUTHENTICATED,
     Identify,
     authentication,
     browser_page,
@@ -60,9 +59,9 @@ def make_app(
     about: Callable[[], Mapping[str, Any]] = dict,
 ) -> web.Application:
     """The server without its sockets. `agents` answer below /agents/ID, the default agent first;
-    `root` answers at the root. `identify` returns the principal of a request; None: the client
-    must send a token. `checks`: the parts that /health checks; `about`: further
-    members of /health. The app has its Sites at the key SITES."""
+    `root` answers at the root. `identify` returns the principal of a request, or raises
+    Unauthenticated. `checks`: the parts that /health checks; `about`: further members of /health.
+    The app has its Sites at the key SITES."""
     sites = Sites(root, agents, settings)
     answer = json_errors(sites)
     middlewares = [sites.named, browser_page(sites), answer, authentication(identify)]
@@ -74,7 +73,7 @@ def make_app(
         ("", lambda request: sites.root),
         ("/agents/{served}", sites.of),
     )
-    sockets = web_sockets(settings, identify, UNAUTHENTICATED)
+    sockets = web_sockets(settings, identify)
     for prefix, find in places:
         _add_routes(app, prefix, find)
         if sockets:

@@ -25,19 +25,12 @@ from bridge.transports.rest import encode_error, respond_error, respond_unrouted
 log = logging.getLogger(__name__)
 log.addFilter(RateLimitedLogs())
 
-UNAUTHENTICATED = (
-    "Send a token. The operator token is in a file that the server's banner names, by default "
-    '$XDG_STATE_HOME/coding-agent-bridge/PORT/token: curl -H "Authorization: Bearer '
-    '$(cat ~/.local/state/coding-agent-bridge/PORT/token)"'
-)
-"""The error for a client without a valid token. It contains no path of this machine."""
-
 
 class Identify(Protocol):
-    """Returns the principal of a request; None: the client must send a token. `known` is for
-    requests that need no principal."""
+    """Returns the principal of a request, or raises Unauthenticated. `known` is for requests that
+    need no principal."""
 
-    async def __call__(self, request: web.Request, /) -> Principal | None: ...
+    async def __call__(self, request: web.Request, /) -> Principal: ...
 
     async def known(self, request: web.Request, /) -> Principal | None: ...
 
@@ -82,8 +75,11 @@ def json_errors(sites: Sites) -> Any:
         try:
             return await handler(request)
         except (web.HTTPNotFound, web.HTTPMethodNotAllowed) as error:
-            known = isinstance(error, web.HTTPNotFound) or sites.has(request.path)
-            return respond_unrouted(request, error if known else web.HTTPNotFound())
+            unknown = sites.unknown(request.path)
+            if unknown is None:
+                return respond_unrouted(request, error)
+            shown = {"text": unknown} if PRINCIPAL in request else {}  # others see no agents
+            return respond_unrouted(request, web.HTTPNotFound(), **shown)
         except (web.HTTPException, ConnectionError):
             raise
         except Exception as error:
@@ -109,18 +105,16 @@ def authentication(identity: Identify) -> Any:
             return await handler(request)
         try:
             principal = await identity(request)
-        except (Forbidden, TooManyRequests, Unavailable) as error:
+        except (Forbidden, TooManyRequests, Unauthenticated, Unavailable) as error:
             response = respond_error(request, encode_error(error))
             response.headers.update(retry_after(error))
+            if isinstance(error, Unauthenticated):
+                response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'
             return response
-        if principal:
-            request[PRINCIPAL] = principal
-            if isinstance(request.protocol, Connection):
-                request.protocol.known = True
-            REQUEST.set(replace(observed(), principal=principal.id))
-            return await handler(request)
-        response = respond_error(request, encode_error(Unauthenticated(UNAUTHENTICATED)))
-        response.headers["WWW-Authenticate"] = 'Bearer realm="coding-agent-bridge"'
-        return response
+        request[PRINCIPAL] = principal
+        if isinstance(request.protocol, Connection):
+            request.protocol.known = True
+        REQUEST.set(replace(observed(), principal=principal.id))
+        return await handler(request)
 
     return authenticate

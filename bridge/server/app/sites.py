@@ -20,6 +20,8 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.app.documents import Document, cached
 from bridge.server.openapi import document
 from bridge.server.settings.sections import ServerSettings
+from bridge.task.nearest import nearest
+from bridge.task.text import one_line
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.listener.origin import OriginCheck
@@ -30,6 +32,7 @@ from bridge.transports.rest import Rest
 
 JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
+_LONGEST_NAME = 64  # characters of the id of an agent in an error
 ADDRESSES = 32  # different base URLs of one server for which its cards are cached
 MakeCard = Callable[[str], Card]
 
@@ -82,10 +85,13 @@ class Sites:
             raise web.HTTPNotFound
         return found
 
-    def has(self, path: str) -> bool:
-        """Whether a path is outside of /agents/, or below an agent."""
+    def unknown(self, path: str) -> str | None:
+        """The error for a path below an unknown agent; None for other paths."""
         _, first, *rest = path.split("/", 3)
-        return first != "agents" or not rest or rest[0] in self.agents
+        if first != "agents" or not rest or rest[0] in self.agents:
+            return None
+        name = one_line(rest[0][:_LONGEST_NAME])
+        return f"No agent {name}. Agents: {', '.join(self.agents)}.{nearest(name, self.agents)}"
 
     def base(self, request: web.Request) -> str:
         """The base URL of the server: PUBLIC_URL, otherwise the one of the request. On the Unix

@@ -24,8 +24,8 @@ from bridge.server.settings.env_file import NAME as IMPLICIT
 from bridge.server.settings.env_file import EnvFile, read_implicit
 from bridge.server.settings.env_file import read as env_file_of
 from bridge.server.settings.root import NAMES, VARIABLES, Settings
-from bridge.server.settings.values import nearest
 from bridge.session.redaction import Secrets, secrets_of
+from bridge.task.nearest import nearest
 from bridge.workspace.paths import obstacle
 
 IGNORED = ("BRIDGE_URL", "BRIDGE_UI")

@@ -27,8 +27,8 @@ from bridge.server.settings.sections import (
 )
 from bridge.server.settings.storage import PushSettings, StoreSettings
 from bridge.server.settings.traces import TraceSettings
-from bridge.server.settings.values import nearest
 from bridge.session.redaction import NO_SECRETS, Secrets, secrets_of
+from bridge.task.nearest import nearest
 
 
 class Settings(BaseModel):

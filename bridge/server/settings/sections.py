@@ -30,6 +30,7 @@ from bridge.server.settings.values import (
     Port,
     Scopes,
     SocketPath,
+    Thoughts,
     Timeout,
     TrustedUrl,
     UrlOrFile,
@@ -236,6 +237,9 @@ class LimitsSettings(Section, alias_generator=prefixed("bridge_")):
     """Maximum number of open files per process of a CLI; 0 = the limit of the system."""
     max_tasks: Count = 1000
     """Maximum number of finished tasks per agent that the server keeps. The oldest are removed."""
+    keep_tasks_per_context: Limit = 200
+    """Maximum number of finished tasks of one context that the server keeps; 0 = unlimited. The
+    oldest are removed, so that one context cannot displace the tasks of others."""
     max_tasks_per_context: Count = 100
     """Maximum number of tasks of one context that wait for the running task."""
     keep_days: Limit = 30
@@ -373,8 +377,10 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
         default="close", alias="bridge_stream_on_question"
     )
     """Whether a question closes the stream of a send: close or open."""
-    thoughts: bool = Field(default=False, alias="bridge_thoughts")
-    """Send the thoughts of the model to clients."""
+    thoughts: Thoughts = Field(default="request", alias="bridge_thoughts")
+    """Clients that get the thoughts of the model. off: none, and the server stores no thoughts;
+    request: those that request them with metadata.bridge.thoughts; always: all except those that
+    request none."""
     redact: Literal["known", "patterns", "none"] = Field(default="known", alias="bridge_redact")
     """Secrets to redact from agent output. known: values of variables with key, token, secret or
     password in their name; patterns: also text with the form of a secret; none: no redaction."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from ipaddress import IPv6Address, ip_network
 from typing import Annotated, Literal
 
@@ -15,13 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from bridge.a2a.card_shapes import shapes
 from bridge.auth.config import NAME, trusted_url
 from bridge.auth.principal import Scope
-
-
-def nearest(name: str, known: Iterable[str], least: float = 0.6) -> str:
-    """A hint at the known name that is most similar to `name`, as a sentence; "" if the
-    similarity of all names is below `least` (0 to 1)."""
-    close = difflib.get_close_matches(name, list(known), 1, least)
-    return f" Did you mean {close[0]}?" if close else ""
+from bridge.runtime.extension import ThoughtsFor
 
 
 def _card_shape(value: str) -> str:
@@ -66,6 +59,11 @@ def _network(value: str) -> str:
 def _switch(value: object) -> object:
     """A boolean of TOML as the word for it."""
     return str(value).lower() if isinstance(value, bool) else value
+
+
+def _thoughts(value: object) -> object:
+    """The words true and false are those of earlier versions."""
+    return {"true": "always", "false": "request"}.get(str(_switch(value)), value)
 
 
 def _jwks(value: str) -> str:
@@ -123,6 +121,7 @@ Shares = Annotated[
 TrustedUrl = Annotated[str, AfterValidator(trusted_url)]
 UrlOrFile = Annotated[str, AfterValidator(_jwks)]
 Switch = Annotated[Literal["auto", "true", "false"], BeforeValidator(_switch)]
+Thoughts = Annotated[ThoughtsFor, BeforeValidator(_thoughts)]
 Port = Annotated[Annotated[int, Field(ge=0, le=65535)] | None, BeforeValidator(_port)]
 """A TCP port; None for the word none."""
 SocketPath = Annotated[str, AfterValidator(_socket_path)]

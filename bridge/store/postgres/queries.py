@@ -163,8 +163,11 @@ FAILURES = """
     WHERE task = (SELECT place FROM task WHERE id = %b) ORDER BY config, number"""
 # The figures that the limits of retention compare, before all tasks are read.
 KEPT = f"""
-    SELECT owner, count(*), sum(size)::bigint, min(changed) FROM task
-    WHERE agent = %s AND NOT {OPEN} GROUP BY owner"""  # noqa: S608
+    SELECT owner, sum(tasks)::bigint, sum(bytes)::bigint, min(changed), max(tasks)
+    FROM (
+        SELECT owner, count(*) AS tasks, sum(size) AS bytes, min(changed) AS changed FROM task
+        WHERE agent = %s AND NOT {OPEN} GROUP BY owner, context
+    ) AS kept GROUP BY owner"""  # noqa: S608
 STORED = "SELECT coalesce(sum(size), 0)::bigint FROM task"
 FINISHED = f"""
     SELECT {HEAD}, EXISTS (SELECT 1 FROM push WHERE push.task = place AND cursor < last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from bridge.store.changes import (
     ContextKey,
@@ -149,16 +150,15 @@ class PostgresReads:
         return [PushFailed(task_id, decode_id(config), *facts) for config, *facts in found]
 
 
-def _is_above(
-    retention: Retention, now: int, stored: int, kept: Sequence[tuple[object, ...]]
-) -> bool:
+def _is_above(retention: Retention, now: int, stored: int, kept: Sequence[Sequence[Any]]) -> bool:
     """Whether a limit may be exceeded. `kept`: owner, number, bytes and oldest time of the finished
-    tasks of each owner."""
-    if 0 < retention.bytes < stored or sum(int(str(one[1])) for one in kept) > retention.tasks:
+    tasks of each owner, and the most of one context."""
+    if 0 < retention.bytes < stored or sum(one[1] for one in kept) > retention.tasks:
         return True
     oldest = now - retention.days * DAY
-    for owner, _, size, changed in kept:
-        assert isinstance(owner, bytes) and isinstance(size, int) and isinstance(changed, int)
-        if 0 < retention.of_owner(decode_id(owner)) < size or (retention.days and changed < oldest):
-            return True
-    return False
+    return any(
+        0 < retention.of_owner(decode_id(owner)) < size
+        or (retention.days and changed < oldest)
+        or 0 < retention.of_context < most
+        for owner, _, size, changed, most in kept
+    )

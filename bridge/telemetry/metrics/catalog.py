@@ -45,9 +45,10 @@ TOOL_OUTCOMES = ("ok", "error")
 """`error` also for a call without a result."""
 BINDINGS = ("jsonrpc", "rest", "grpc", "websocket", "stdio", "redis", "mcp")
 REFUSALS = ("limit", "forbidden", "unavailable", "connections", "slow", "malformed")
+_TOKEN_CAUSES = ("unknown", "expired", "revoked", "throttled", "agent_process")
 FAILURES = (
     ("bearer", "missing"),
-    *product(("bearer", "api_key", "basic"), ("unknown", "expired", "throttled", "agent_process")),
+    *product(("bearer", "api_key", "basic"), _TOKEN_CAUSES),
     *product(("oidc",), ("unknown", "expired", "signature", "audience", "throttled")),
     ("same_user", "agent_process"),
     *product(("unix_socket",), ("missing", "other_uid", "forwarded", "agent_process")),

@@ -12,10 +12,12 @@ from multidict import CIMultiDict
 from bridge import errors
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.codecs import CODECS
+from bridge.task.nearest import nearest
 from bridge.transports import sse
 from bridge.transports.negotiation import ServiceParameters, codec_for
 
 RequestId = str | int | float | None
+_LONGEST_METHOD = 100  # characters in an error
 MAX_ID = 256  # characters; every item of a stream repeats the id
 PARAMETERS = "a2a-service-parameters"
 """The member with the service parameters, of the request or of `params.metadata`."""
@@ -135,7 +137,9 @@ def method_of(envelope: Mapping[str, Any], request: ServiceParameters) -> tuple[
         raise errors.InvalidRequest("method must be a string.")
     codecs = tuple(codec for codec in CODECS if method in codec.methods)
     if not codecs:
-        raise errors.MethodNotFound(f"Unknown method {method[:100]!r}.")
+        known = [one for codec in CODECS for one in codec.methods]
+        hint = nearest(method[:_LONGEST_METHOD], known)
+        raise errors.MethodNotFound(f"Unknown method {method[:_LONGEST_METHOD]!r}.{hint}")
     return method, codec_for(request, method, codecs)
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -29,7 +30,7 @@ FRAMES_A_SECOND, FRAMES_AT_ONCE = 50.0, 500
 CLOSES_WITHIN = 2.0  # seconds for the client's part of the close
 SLOW_READER, CREDENTIALS_WITHDRAWN = 4408, 4401  # codes of this binding (RFC 6455 §7.4.2)
 UPGRADE = "This address is for WebSocket: send the handshake of RFC 6455."
-Identify = Callable[[web.Request], Awaitable[Principal | None]]
+Identify = Callable[[web.Request], Awaitable[Principal]]
 
 
 class _Writer:
@@ -71,14 +72,12 @@ class _Open:
 
 class WebSockets:
     """The WebSocket connections of a server. `ping`: seconds between two pings; a client that does
-    not answer for half of it is disconnected. `max_frame`: bytes. `missing`: the error for a
-    request without valid credentials."""
+    not answer for half of it is disconnected. `max_frame`: bytes."""
 
-    def __init__(self, identify: Identify, *, ping: float, max_frame: int, missing: str) -> None:
+    def __init__(self, identify: Identify, *, ping: float, max_frame: int) -> None:
         self._identify = identify
         self._ping = ping
         self._max_frame = max_frame
-        self._missing = missing
         self._open: set[_Open] = set()
 
     async def close(self, app: web.Application) -> None:
@@ -112,13 +111,7 @@ class WebSockets:
         if transport is None:  # the client has left
             return socket
         assert isinstance(transport, asyncio.Transport)
-
-        async def identify() -> Principal:
-            principal = await self._identify(request)
-            if principal is None:
-                raise Unauthenticated(self._missing)
-            return principal
-
+        identify = partial(self._identify, request)
         answers = OwnAnswers(agent, identify, "websocket", request.remote)
         writer = _Writer(socket, connection, transport)
         requests = EnvelopeConnection(answers, writer, defaults=_defaults(request))

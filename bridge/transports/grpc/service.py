@@ -23,7 +23,7 @@ from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
-from bridge.errors import InvalidParams, RequestError, Unauthenticated, Unavailable
+from bridge.errors import InvalidParams, RequestError, Unavailable
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 from bridge.transports import sse
 from bridge.transports.grpc.messages import POOL, StreamItems, decode, encode, message_class
@@ -43,15 +43,11 @@ log = logging.getLogger(__name__)
 log.addFilter(RateLimitedLogs())
 
 SERVICE = "lf.a2a.v1.A2AService"
-UNAUTHENTICATED = (
-    "Send a token in the metadata: authorization: Bearer TOKEN, or x-api-key: TOKEN. The operator "
-    "token is in a file that the server's banner names."
-)
 _ITEMS = StreamItems()
 _LARGE = ThreadPoolExecutor(1, "protobuf")  # for larger requests, to leave a core free
 _VERSIONS = tuple(codec for codec in CODECS if codec.has_grpc)
 
-Identify = Callable[[RpcRequest], Awaitable[Principal | None]]
+Identify = Callable[[RpcRequest], Awaitable[Principal]]
 Context = Any  # grpc.aio.ServicerContext
 
 REQUEST_ID = "x-request-id"
@@ -137,8 +133,6 @@ class A2AService:
         request = RpcRequest(context.invocation_metadata(), context.peer(), self._ours)
         info = _named(request)
         principal = await self._identify(request)
-        if principal is None:
-            raise Unauthenticated(UNAUTHENTICATED)
         REQUEST.set(replace(info, principal=principal.id))
         return principal, request
 
@@ -229,7 +223,8 @@ class A2AService:
 
     def _agent(self, tenant: str) -> GrpcAgent:
         if tenant not in self._agents:
-            text = "No agent has this tenant. The card of each agent names its tenant."
+            tenants = ", ".join(filter(None, self._agents))
+            text = f"No agent has this tenant. Tenants: {tenants or 'none'}."
             raise InvalidParams(text, [("tenant", "unknown")])
         return self._agents[tenant]
 

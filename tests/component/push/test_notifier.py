@@ -35,6 +35,7 @@ from bridge.task.events import Done, Event, Status, Text
 from bridge.task.state import Task, Update
 from tests import CHECKOUT
 from tests.support.receivers import WITHIN, Behaviour, Receiver, accept, receiving
+from tests.support.signatures import verify
 from tests.support.stored_tasks import begin, happen
 
 AGENT = "a"
@@ -357,6 +358,22 @@ async def test_temporary_failures_are_retried_in_order(failure: int) -> None:
         await drained(push)
         assert await dead(push) == []
         assert receiver.ids[1] == receiver.ids[2] == receiver.ids[3] == "t:c:2"
+
+
+async def test_each_attempt_has_a_signature_of_its_time() -> None:
+    """Takes the second between two times of a signature."""
+    receiver = Receiver(status(503), accept)
+    slow = RetryPolicy(first_pause=1.0)
+    async with receiving(receiver), pushing(policy=slow, random=lambda: 1.0) as push:
+        handle = push.task()
+        secrets = {"scheme": "HMAC-SHA256", "credentials": "a secret of the receiver"}
+        await push.create(config(receiver, **secrets), handle)
+        push.happen(handle, 1)
+        await receiver.got(2)
+    (first, _), (second, _) = receiver.requests
+    assert first["webhook-id"] == second["webhook-id"] == "t:c:1"
+    assert int(first["webhook-timestamp"]) < int(second["webhook-timestamp"])
+    assert all(verify(*request, secrets["credentials"]) for request in receiver.requests)
 
 
 @pytest.mark.parametrize("failure", [400, 401, 404, 410, 301, 302, 307, 308])

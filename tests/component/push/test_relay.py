@@ -30,6 +30,7 @@ from bridge.task.events import Done, Event, Status
 from bridge.task.state import Task, Update
 from tests.support.receivers import Receiver, accept, receiving
 from tests.support.redis_broker import WITHIN, RedisBroker
+from tests.support.signatures import verify
 from tests.support.stored_tasks import begin, happen
 
 KEY = Fernet.generate_key().decode()
@@ -174,6 +175,20 @@ async def test_a_worker_sends_the_secrets_and_redis_does_not_show_them(
     headers, body = receiver.requests[0]
     assert headers["Authorization"] == "Bearer the-credentials" and body == b"t/1"
     assert headers["X-A2A-Notification-Token"] == "token-of-it"
+    assert verify(headers, body, "token-of-it")
+
+
+async def test_the_worker_signs_with_a_secret_that_it_does_not_send(
+    broker: RedisBroker, tmp_path: Path
+) -> None:
+    receiver = Receiver()
+    secret = {"scheme": "HMAC-SHA256", "credentials": "a secret of the receiver"}
+    async with receiving(receiver), sending(broker, tmp_path) as sender, working(broker):
+        sender.happen(await sender.task(receiver, **secret), 1)
+        await receiver.got(1)
+    ((headers, body),) = receiver.requests
+    assert verify(headers, body, secret["credentials"])
+    assert secret["credentials"] not in repr(headers)
 
 
 async def test_a_notification_that_is_given_up_is_a_dead_letter(
@@ -323,7 +338,7 @@ async def test_the_next_server_finds_jobs_and_outcomes(
     receiver = Receiver()
     async with receiving(receiver), broker.client() as client:
         async with sending(broker, tmp_path) as sender:
-            sender.happen(await sender.task(receiver), 3, end=True)
+            sender.happen(await sender.task(receiver, token="t0k"), 3, end=True)
 
             await until_length(client, KEYS.jobs, 1)
         assert await client.xlen(KEYS.jobs) == 1
@@ -427,7 +442,7 @@ async def test_a_job_that_ends_each_worker_fails(broker: RedisBroker, tmp_path: 
 
 
 def test_a_job_is_readable_with_its_key_only() -> None:
-    job = PushJob("t/c/1/1", "s", "https://x/", {"A": "b"}, b"line\nbody\0")
+    job = PushJob("t/c/1/1", "s", "https://x/", {"A": "b"}, b"line\nbody\0", "a secret")
     fields = JobSeal(KEY).seal(job)
     assert JobSeal(f"{Fernet.generate_key().decode()}, {KEY}").open(fields) == job
     for wrong in (

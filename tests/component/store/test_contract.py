@@ -789,6 +789,22 @@ async def test_the_oldest_of_the_owner_with_most_tasks_expire(store: Store) -> N
     assert await expired(store, tasks=0) == ["t2", "t3", "b", "t4"]
 
 
+async def test_the_tasks_of_a_context_are_limited(store: Store) -> None:
+    """The oldest ones of that context expire, and no task of another one or without an end."""
+    await commit(store, created("open"))
+    names = ContextKey("agent", "local", "d"), ContextKey("agent", "bob", "c")
+    for name, key in zip(("other", "bob"), names, strict=True):
+        await finish(store, name, key)
+    for number in range(5):
+        await finish(store, f"t{number}")
+    assert await expired(store) == []
+    assert await expired(store, of_context=5) == []
+    assert await expired(store, of_context=3) == ["t0", "t1"]
+    assert await expired(store, of_context=3, tasks=4) == ["t0", "t1", "other"]
+    await commit(store, TaskRemoved("t0"), TaskRemoved("t1"))
+    assert await expired(store, of_context=3) == []
+
+
 async def test_old_tasks_expire_by_the_end_of_their_work(store: Store) -> None:
     day = 24 * 3600 * SECOND
     await commit(store, created("open", at=NOW - 9 * day))

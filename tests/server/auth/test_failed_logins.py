@@ -15,7 +15,7 @@ import pytest
 from bridge.auth.authentication import FAILURES, Identity
 from bridge.auth.config import AuthConfig
 from bridge.auth.token_bucket import RateLimitedLogs
-from bridge.errors import TooManyRequests
+from bridge.errors import TooManyRequests, Unauthenticated
 from bridge.telemetry.log_context import context
 from bridge.telemetry.logging import JsonFormatter
 from tests.support.log_lines import problems
@@ -53,7 +53,8 @@ async def test_failed_logins_fill_no_log(output: io.StringIO) -> None:
     suppressed, throttled = RateLimitedLogs.suppressed_lines, 0
     for number in range(LOGINS):
         try:
-            assert await identity(Request(f"192.0.2.{number % 100}")) is None
+            with pytest.raises(Unauthenticated):
+                await identity(Request(f"192.0.2.{number % 100}"))
         except TooManyRequests:
             throttled += 1
     lines = [json.loads(line) for line in output.getvalue().splitlines()]

@@ -176,8 +176,13 @@ async def test_the_token_is_made_once_and_is_private(workspace: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert (await status(server.url, **first))[0] == 200
         code, text = await status(server.url)
-        assert code == 401 and str(path) not in text
-        assert 'curl -H \\"Authorization: Bearer $(cat' in text  # in JSON
+        assert code == 401
+        assert f'curl -H \\"Authorization: Bearer $(cat {path})\\"' in text  # in JSON
+        for header in ("Forwarded", "X-Forwarded-For", "Via"):
+            code, text = await status(server.url, **{header: "192.0.2.1"})
+            assert (
+                code == 401 and str(path.parent) not in text and "coding-agent-bridge token" in text
+            )
         assert (await status(server.url, Authorization="Bearer x"))[0] == 401
     async with bridge(workspace, **env) as server:
         assert server.credentials == first

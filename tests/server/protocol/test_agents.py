@@ -12,6 +12,7 @@ from bridge.server.agents.configured import configure_agents
 from bridge.server.settings.load import load
 from tests.support.agent import PROGRAM
 from tests.support.agents import CARD, TWO, Write, agents, get, of
+from tests.support.cases import each
 from tests.support.client import RpcError, artifact_text, facts, said, state
 from tests.support.liveness import listening
 from tests.support.rest import Rest
@@ -187,7 +188,7 @@ async def test_settings_of_an_agent_are_its_own(write: Write) -> None:
     [agents.strict]
     when_busy = "reject"
     models = ["c"]
-    thoughts = true
+    thoughts = "always"
     card = "0.3"
 
     [agents.plain]
@@ -306,3 +307,22 @@ def test_the_first_agent_of_the_file_comes_first_and_the_rest_as_written(write: 
     assert [one.id for one in configure_agents(load({"config_file": str(path)}))] == ["c", "a", "b"]
     path = write("BRIDGE_DEFAULT_AGENT = 'b'\n[agents.c]\n[agents.a]\n[agents.b]")
     assert [one.id for one in configure_agents(load({"config_file": str(path)}))] == ["b", "c", "a"]
+
+
+@each("path", ["tasks", "a2a/jsonrpc", "a2a/rest/tasks", "nothing"])
+async def test_an_unknown_agent_is_answered_with_the_known_ones(write: Write, path: str) -> None:
+    async with agents(write("[agents.first]\n[agents.second]\n")) as server:
+        url = f"{server.url}/agents/frist/{path}"
+        async with server.http.get(url) as answer:
+            assert answer.status == 404
+            text = (await answer.json())["error"]["message"]
+        assert text == "No agent frist. Agents: first, second. Did you mean first?"
+
+
+async def test_clients_without_credentials_learn_no_agents(write: Write) -> None:
+    """Also at the addresses of cards, which need none."""
+    config = f'BRIDGE_AUTH = "token"\n[tokens.a]\nhash = "sha256:{"0" * 64}"\n[agents.first]\n'
+    async with agents(write(config)) as server:
+        for path in ("tasks", ".well-known/agent-card.json", "a2a/jsonrpc"):
+            async with server.http.get(f"{server.url}/agents/frist/{path}") as answer:
+                assert answer.status in (401, 404) and "first" not in await answer.text()

@@ -375,6 +375,7 @@ async def test_the_extended_card_adds_the_details_of_the_cli(
         "model": "opus",
         "models": ["opus", "sonnet"],
         "modes": [],
+        "thoughts": "request",
         "asksForPermission": True,
         "lacks": {"interrupt": "the program gets a cancel line and is then ended"},
         "limits": {

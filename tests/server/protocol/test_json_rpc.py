@@ -13,7 +13,7 @@ import pytest_asyncio
 from bridge.transports.envelope.request import MAX_ID
 from bridge.transports.json_body import MAX_DEPTH
 from tests.support.cases import each
-from tests.support.client import METHODS, Client, Json, state
+from tests.support.client import METHODS, Client, Json, RpcError, state
 from tests.support.served import Server, serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -210,3 +210,23 @@ async def test_over_rest_the_error_names_the_version_too(server: Server) -> None
     async with server.http.get(f"{server.url}/tasks", headers=headers) as response:
         error = (await response.json())["error"]
     assert "Send A2A-Version: 1.0 or 0.3; without it the request is read" in error["message"]
+
+
+@each(
+    ("method", "similar"),
+    [
+        ("SendMesage", "SendMessage"),
+        ("message/stram", "message/stream"),
+        ("GetTasks", "GetTask"),
+        ("tasks/cancle", "tasks/cancel"),
+    ],
+)
+async def test_an_unknown_method_is_answered_with_a_similar_one(
+    server: Server, method: str, similar: str
+) -> None:
+    with pytest.raises(RpcError, match=f"Unknown method.* Did you mean {similar}\\?") as raised:
+        await server.client().call(method, {})
+    assert raised.value.code == -32601
+    with pytest.raises(RpcError) as raised:
+        await server.client().call("x" * 100_000, {})
+    assert "Did you mean" not in str(raised.value) and len(str(raised.value)) < 200

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiohttp import ClientSession
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from bridge.a2a.codecs import CODECS
 from bridge.a2a.pagination import decode_position, encode_position
 from bridge.errors import InvalidParams
 from bridge.task.transitions import TaskState
+from tests.support.bridge_process import bridge, scripted
 from tests.support.cases import each
 from tests.support.client import Client, Json, RpcError, artifact_text, state
 from tests.support.served import Server, serving
@@ -248,3 +251,28 @@ async def test_forgotten_tasks_are_not_listed(workspace: Path) -> None:
         found = await list_tasks(client)
         assert [task["id"] for task in found["tasks"]] == sent[:0:-1]
         assert found["totalSize"] == 2
+
+
+@asynchronous
+async def test_a_context_with_many_tasks_displaces_only_its_own(workspace: Path) -> None:
+    """A task without an end stays."""
+    async with serving(workspace, bridge_keep_tasks_per_context=2) as server:
+        client = server.client()
+        asking = await client.send("ask q What?")
+        others = [await client.send("done") for _ in range(3)]
+        sent = [await client.send("done", contextId="c") for _ in range(4)]
+        found = {task["id"] for task in (await list_tasks(client))["tasks"]}
+        assert found == {task["id"] for task in (asking, *others, *sent[2:])}
+
+
+@asynchronous
+async def test_files_go_with_the_tasks_of_a_context(workspace: Path) -> None:
+    cat = {"AGENT_ADAPTER": "generic", "AGENT_BINARY": "cat", "AGENT_ARGS": ""}
+    settings = {**scripted(workspace), **cat, "BRIDGE_KEEP_TASKS_PER_CONTEXT": "2"}
+    content = base64.b64encode(b"x").decode()
+    file = {"raw": content, "mediaType": "application/zip", "filename": "a.zip"}
+    async with bridge(workspace, **settings) as server, ClientSession() as http:
+        client = Client(http, server.url)
+        sent = [await client.send([{"text": "done"}, file], contextId="c") for _ in range(4)]
+    kept = glob(f"{settings['BRIDGE_STATE_DIR']}/**/*a.zip", recursive=True)
+    assert {Path(path).parent.name for path in kept} == {task["id"] for task in sent[2:]}

@@ -428,7 +428,7 @@ async def test_thoughts_are_not_shown(client: Client) -> None:
 
 
 async def test_thoughts_are_shown_where_the_operator_wants_it(workspace: Path) -> None:
-    async with serving(workspace, bridge_thoughts=True) as server:
+    async with serving(workspace, bridge_thoughts="always") as server:
         items = await server.client().collect("thought a plan\ntext a")
     assert facts(items[1]) == {"type": "thought", "text": "a plan"}
 

@@ -76,7 +76,7 @@ def results(items: list[Json]) -> list[Json]:
 
 
 async def test_a_turn_is_streamed_and_nothing_is_said_twice(workspace: Path) -> None:
-    async with cursor(workspace, bridge_thoughts=True) as server:
+    async with cursor(workspace, bridge_thoughts="always") as server:
         script = (
             "think hm\ntext Hello\nshell true\ntext Done\nagain  and done\nshell true\nsay Done"
         )

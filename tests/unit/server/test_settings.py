@@ -104,6 +104,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_session_open_files": ("4", 4),
     "bridge_fast_path_ms": ("250", 250),
     "bridge_max_tasks": ("1", 1),
+    "bridge_keep_tasks_per_context": ("0", 0),
     "bridge_max_tasks_per_context": ("1", 1),
     "bridge_when_busy": ("reject", "reject"),
     "bridge_on_disconnect": ("cancel", "cancel"),
@@ -131,7 +132,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "bridge_card_keys": ("keys.json", "keys.json"),
     "bridge_require_extension": ("true", True),
     "bridge_stream_on_question": ("open", "open"),
-    "bridge_thoughts": ("1", True),
+    "bridge_thoughts": ("off", "off"),
     "bridge_push_allow_private": ("yes", True),
     "bridge_state_dir": ("/var/x", "/var/x"),
     "bridge_store": ("memory", "memory"),
@@ -243,6 +244,11 @@ def test_every_setting_is_read_from_every_source(
     if name == "host":
         monkeypatch.setenv("BRIDGE_TOKEN", "x" * 16)
     assert by_name(source(name.upper(), text).settings)[name] == value
+
+
+@pytest.mark.parametrize(("old", "word"), [("true", "always"), ("false", "request")])
+def test_thoughts_have_the_words_of_earlier_versions(source: Source, old: str, word: str) -> None:
+    assert source("BRIDGE_THOUGHTS", old).settings.agent.thoughts == word
 
 
 def test_empty_values_are_not_set(monkeypatch: pytest.MonkeyPatch, start: Path) -> None:

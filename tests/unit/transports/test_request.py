@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bridge.auth.authentication import Identity
 from bridge.auth.config import AuthConfig
+from bridge.errors import Unauthenticated
 from bridge.transports.grpc.request import RpcRequest, address_of
 from tests.support.cases import each
 
@@ -47,6 +50,7 @@ async def test_a_call_has_no_user_as_a_client_of_the_unix_socket_has() -> None:
     identity.report = lambda peer, scheme, cause: rejected.append((peer, scheme, cause))
     for peer in ("ipv4:127.0.0.1:80", "unix:/run/x"):
         for ours in (("127.0.0.1", 90), None):
-            assert await identity(RpcRequest((), peer, ours)) is None
+            with pytest.raises(Unauthenticated):
+                await identity(RpcRequest((), peer, ours))
     local, unknown = ("127.0.0.1", "bearer", "missing"), ("", "bearer", "missing")
     assert rejected == [local, local, unknown, unknown]
