@@ -62,7 +62,8 @@ def post(server: Server, place: str, body: Json, **headers: str) -> Json:
     connection.request("POST", place, data, sent)
     answer = connection.getresponse().read()
     connection.close()
-    found: Json = json.loads(answer) if answer.startswith(b"{") else {}
+    # Spaces keep the connection of a slow answer open.
+    found: Json = json.loads(answer) if answer.lstrip().startswith(b"{") else {}
     return found
 
 
