@@ -259,8 +259,11 @@ def _filter(rules: Rules) -> bytes:
 
 def reset_signals(ignored: Sequence[int]) -> None:
     """Give all signals their default actions and unblock them; ignore those in `ignored`."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    known = signal.valid_signals()
+    for number in known - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    for internal in set(range(1, signal.NSIG)) - known:
+        kernel.reset_signal(internal)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

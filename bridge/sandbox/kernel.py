@@ -13,6 +13,7 @@ from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 SET_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER = 38, 22, 2
+_SIGNAL_ACTION = {"x86_64": 13, "aarch64": 134}  # the number of rt_sigaction()
 
 
 class ConfineError(Exception):
@@ -30,6 +31,15 @@ def prctl(option: int, value: int, pointer: Any = 0) -> None:
     """prctl(2). Raises ConfineError."""
     zero = ctypes.c_ulong(0)
     done(f"prctl {option}", LIBC.prctl(option, ctypes.c_ulong(value), pointer, zero, zero))
+
+
+def reset_signal(number: int) -> None:
+    """Give a signal that the C library keeps for itself its default action. A program that was
+    started by posix_spawn() ignores these signals, as those of Python 3.13 often are."""
+    call = _SIGNAL_ACTION.get(os.uname().machine)
+    if call:
+        action, size = bytes(32), ctypes.c_size_t(8)  # SIG_DFL; the size of its mask
+        LIBC.syscall(ctypes.c_long(call), number, action, None, size)
 
 
 def drop_capabilities(kept: Sequence[int]) -> None:

@@ -175,7 +175,6 @@ async def _open_store(folder: Path) -> SqliteStore:
             raise ConfigurationError(in_use(folder)) from cause
         if code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise
-        await store.abandon()
         new = _rename(folder / DATABASE, f"damaged-{time.strftime('%Y%m%d-%H%M%S')}")
         text = "the task database is damaged and was renamed"
         log.error(text, extra={"file": new, "error": cause})

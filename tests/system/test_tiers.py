@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,7 +120,7 @@ def machine(tmp_path: Path) -> Path:
     """The only folder on PATH, of a machine that has nothing but a shell and Python."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sh", "env", "dirname", "cat", "sha256sum", "true"):
+    for name in ("sh", "env", "dirname", "cat", "sha256sum", "true", "sed", "grep", "tail"):
         (folder / name).symlink_to(shutil.which(name) or "")
     (folder / "python3").symlink_to(sys.executable)
     return folder
@@ -207,6 +208,32 @@ def test_an_unknown_tier_is_an_error() -> None:
     tiers = "unit, component, server, system or real"
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"scripts/test: unknown tier 'nightly': {tiers}\n"
+
+
+def test_a_machine_without_another_python_says_so_and_does_not_fail(machine: Path) -> None:
+    done = subprocess.run(
+        [CHECKOUT / "scripts/test", "--pythons"],
+        env={"PATH": str(machine)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    line = r"scripts/install: this machine has no Python 3\.\d+ in PATH, pyenv or uv\n"
+    assert re.fullmatch(line, done.stderr)
+
+
+def test_every_place_names_the_same_versions_of_python() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = [re.fullmatch(r".* :: Python :: 3\.(\d+)", one) for one in project["classifiers"]]
+    minors = [int(one[1]) for one in named if one]
+    oldest, newest = minors[0], minors[-1]
+    assert minors == list(range(oldest, newest + 1))
+    assert project["requires-python"] == f">=3.{oldest}"
+    readme = (CHECKOUT / "README.md").read_text("utf-8")
+    assert f"You need Python 3.{oldest} or newer (tested up to 3.{newest})" in readme
+    assert "\nstep scripts/test --pythons\n" in (CHECKOUT / ".ci/run").read_text("utf-8")
 
 
 def test_every_test_is_in_a_tier() -> None:

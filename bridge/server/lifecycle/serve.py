@@ -28,7 +28,7 @@ from bridge.server.lifecycle.parts import Parts, assemble, restore, trust_operat
 from bridge.server.lifecycle.site import CLOSE_TIMEOUT, Site, make_site
 from bridge.server.operate.log_output import log_as
 from bridge.server.operate.ports import Ports
-from bridge.server.operate.signals import handle_signals, ignore_without_inheriting
+from bridge.server.operate.signals import end_handling, handle_signals, ignore_without_inheriting
 from bridge.server.operate.sockets import address_of, listen_tcp
 from bridge.server.operate.systemd import ALONE, Supervisor, SystemdService
 from bridge.server.settings.load import Loaded
@@ -94,12 +94,15 @@ async def serve(
         except Unavailable as error:  # a database that has gone since it was opened
             raise ConfigurationError(f"cannot restore the tasks: {error}") from error
         unused.pop_all()
-    if client:
-        return await _run_for(client, settings, parts)
-    read = read or (lambda: loaded)
-    return await _run(
-        loaded, parts, identity=identity, sockets=sockets, read=read, until_idle=until_idle
-    )
+    try:
+        if client:
+            return await _run_for(client, settings, parts)
+        read = read or (lambda: loaded)
+        return await _run(
+            loaded, parts, identity=identity, sockets=sockets, read=read, until_idle=until_idle
+        )
+    finally:
+        end_handling()
 
 
 async def _run(

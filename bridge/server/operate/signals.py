@@ -9,6 +9,8 @@ from functools import partial
 
 from bridge.process.process_tree import reap_orphans
 
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1)
+
 
 def ignore_without_inheriting() -> None:
     """Replace each ignored signal by a handler that does nothing. The CLIs would inherit SIG_IGN,
@@ -50,5 +52,14 @@ def on_signal(number: signal.Signals, handler: Callable[[], object]) -> None:
     signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
 
 
-def _nothing() -> None:
+def end_handling() -> None:
+    """The handled signals have no effect from now on. A loop that closes removes their handlers as
+    its last step: before that, the end of a child would call the closed loop."""
+    loop = asyncio.get_running_loop()
+    for number in _HANDLED:
+        if loop.remove_signal_handler(number):
+            signal.signal(number, _nothing)
+
+
+def _nothing(*_: object) -> None:
     """The call after the byte of a signal in the pipe."""

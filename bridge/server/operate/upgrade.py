@@ -40,11 +40,7 @@ async def try_migration(copy: Path) -> DryRun:
     try:
         await store.open()
     except sqlite3.DatabaseError as error:
-        await store.abandon()
         raise ConfigurationError(f"the migration failed: {error}") from error
-    except BaseException:
-        await store.abandon()
-        raise
     seconds = time.monotonic() - began
     await store.close()
     after, left, _ = _facts(copy)

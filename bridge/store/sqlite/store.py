@@ -61,22 +61,22 @@ class SqliteStore(TaskIndex):
     # --- life ----------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Also raises sqlite3.DatabaseError if the content is damaged."""
-        await self._journal.open()
+        """Also raises sqlite3.DatabaseError if the content is damaged. After a failure, the file is
+        closed, so that another one can take its place, and open() can be called again."""
         try:
+            await self._journal.open()
             await self._load()
-        except (Unavailable, DataLoss) as error:
-            raise error.__cause__ or error from None
+        except BaseException as error:
+            await self._journal.abandon()
+            if isinstance(error, (Unavailable, DataLoss)):
+                raise error.__cause__ or error from None
+            raise
 
     async def flush(self) -> None:
         await self._journal.flushed()
 
     async def close(self) -> None:
         await self._journal.close()
-
-    async def abandon(self) -> None:
-        """Close the file without a commit, so that another file can take its place."""
-        await self._journal.abandon()
 
     async def copy(self, target: Path) -> None:
         """See Journal.copy()."""

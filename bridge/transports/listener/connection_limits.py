@@ -47,8 +47,8 @@ LOOK_EVERY = 1.0  # seconds
 SLOWEST_BODY = 64 * 1024  # bytes of a body that extend its limit by one second
 SLOWEST_READER = 16 * 1024  # bytes that a reader must take within `stall`, if so many wait
 SEND_BUFFER = 256 * 1024  # bytes in the kernel per reader; the default is several MiB
-REFUSED_AT_ONCE = 100  # refused connections that get an answer; the server aborts further ones
-REFUSED_FOR = 1.0  # seconds to read that answer
+REFUSED_AT_ONCE = 100  # ended connections that are read on; too many new ones are aborted then
+REFUSED_FOR = 1.0  # seconds to read the last answer
 MALFORMED = 10  # the cost of a malformed request, in connections of its peer
 
 
@@ -203,6 +203,7 @@ class Connection(web.RequestHandler):
         "_heard",
         "_payload",
         "_received",
+        "_refusal",
         "_sent_before",
         "_server",
         "_stalled",
@@ -230,6 +231,7 @@ class Connection(web.RequestHandler):
         self._payload: Any = None  # the body of the current request
         self._body_since = self._heard = 0.0
         self._body_from = self._received = 0
+        self._refusal: web.Response | None = None  # the answer to invalid HTTP
         self._writer: Any = None
         self._sent_before = 0  # bytes of earlier writers
         self._taken: tuple[float, int] | None = None  # time, bytes read by the client
@@ -240,15 +242,15 @@ class Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._tcp = transport
-        server, now = self._server, self._server.now()
+        server = self._server
         own = transport.get_extra_info("socket")
         self.peer = peer_at(own, transport.get_extra_info("peername"))
         if not server.has_room(self.peer):
-            self._refuse(transport, now)
+            self._refuse(transport)
             return
         server.open[self] = server.waiting[self] = None
         server.peers[self.peer] += 1
-        self._header_since = now
+        self._header_since = server.now()
         if own is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         super().connection_made(transport)
@@ -278,7 +280,10 @@ class Connection(web.RequestHandler):
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         try:
-            return await super().finish_response(request, resp, start_time)
+            finished = await super().finish_response(request, resp, start_time)
+            if self._tcp and (resp is self._refusal or request.content.exception()):
+                self._end(self._tcp)
+            return finished
         finally:
             self._payload = None
             if self._header_since is not None:  # the next request waited for this answer
@@ -306,9 +311,9 @@ class Connection(web.RequestHandler):
         log.warning("malformed request", extra={"peer": self.peer, "problem": type(exc).__name__})
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
-        response = refusal_of(exc).response()
-        response.force_close()
-        return response
+        self._refusal = refusal_of(exc).response()
+        self._refusal.force_close()
+        return self._refusal
 
     # --- limits ----------------------------------------------------------------------------------
 
@@ -383,18 +388,31 @@ class Connection(web.RequestHandler):
             self.abort()
         else:
             tcp.write(_ANSWER_TOO_SLOW)
-            tcp.close()
+            self._end(tcp)
 
-    def _refuse(self, tcp: asyncio.Transport, now: float) -> None:
-        """Answer that there are too many connections. The server keeps reading: a socket that is
-        closed with unread bytes would discard the answer."""
+    def _refuse(self, tcp: asyncio.Transport) -> None:
+        """Answer that there are too many connections."""
         self._server.tally.refused["connections"] += 1
         if len(self._server.refused) >= REFUSED_AT_ONCE:
             self.abort()
             return
-        self._server.refused[self] = now
         tcp.write(_ANSWER_NO_ROOM)
-        tcp.write_eof()
+        self._end(tcp)
+
+    def _end(self, tcp: asyncio.Transport) -> None:
+        """Close the connection after its last answer. The server keeps reading until the client
+        closes it, too: a socket that is closed with unread bytes would discard the answer."""
+        if len(self._server.refused) >= REFUSED_AT_ONCE or tcp.is_closing():
+            tcp.close()
+            return
+        self._server.forget(self)
+        self._server.refused[self] = self._server.now()
+        self.transport = None  # aiohttp would close it
+        tcp.resume_reading()
+        try:
+            tcp.write_eof()
+        except OSError:  # the client has reset the connection
+            self.abort()
 
     def _log(self, why: str) -> None:
         log.debug("connection cut", extra={"peer": self.peer, "why": why})

@@ -88,10 +88,10 @@ import socket, sys
 socket.create_connection(("127.0.0.1", int(sys.argv[1]))).recv(1)
 '''
 async def main():
-    transports = asyncio.Queue()
+    writers = asyncio.Queue()
     origin = LocalOrigin("server.", walled=False)
     server = await asyncio.start_server(
-        lambda _, writer: transports.put_nowait(writer.transport), "127.0.0.1", 0
+        lambda _, writer: writers.put_nowait(writer), "127.0.0.1", 0
     )
     port = server.sockets[0].getsockname()[1]
     found = {}
@@ -101,9 +101,9 @@ async def main():
             command = [*json.loads(sys.argv[3]), *command]
         leaves = await asyncio.create_subprocess_exec("setsid", "--fork", *command, env={})
         await leaves.wait()
-        transport = await transports.get()
-        found[name] = await origin.is_outside(transport)
-        transport.close()
+        writer = await writers.get()
+        found[name] = await origin.is_outside(writer.transport)
+        writer.close()
     found["problem"] = mark.problem()
     print(json.dumps(found))
 asyncio.run(main())

@@ -31,10 +31,44 @@ async def main():
 asyncio.run(main())
 """
 
+CLOSED = """
+import asyncio, os, signal
+from bridge.server.operate.signals import end_handling, handle_signals
+
+SENT = signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD
+
+def send():
+    for number in SENT:
+        os.kill(os.getpid(), number)
+
+class Loop(asyncio.SelectorEventLoop):
+    def remove_signal_handler(self, number):
+        if self.is_closed():  # close() removes the handlers that are left
+            os.kill(os.getpid(), signal.SIGCHLD)
+        return super().remove_signal_handler(number)
+
+async def main():
+    handle_signals(asyncio.Event(), os._exit, os.abort)
+    end_handling()
+    send()
+
+with asyncio.Runner(loop_factory=Loop) as runner:
+    runner.run(main())
+send()
+print("ended")
+"""
+
 
 def test_signals_after_the_end_of_hundreds_of_children_have_their_effect() -> None:
     """The pipe of the loop has room for 278 signals. Takes a second: 320 starts of a program."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "no child is left\n", "")
+    assert run(PROGRAM) == (0, "no child is left\n", "")
+
+
+def test_no_signal_has_an_effect_while_the_loop_is_closed_and_after_that() -> None:
+    assert run(CLOSED) == (0, "ended\n", "")
+
+
+def run(program: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr

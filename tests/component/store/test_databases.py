@@ -8,6 +8,7 @@ import re
 import sqlite3
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bridge.adapter import SessionOptions, SessionStart
@@ -108,19 +109,30 @@ async def test_tasks_are_read_with_their_content_and_continue(state: Path) -> No
 @pytest.mark.parametrize("table", ["context", "event", "push", "session", "taken", "task", "told"])
 async def test_a_store_with_a_damaged_table_does_not_open(table: str, state: Path) -> None:
     """Not even if the server reads the table after the start: it can rename the database only
-    before that."""
+    before that. Another file can take its place then."""
     async with sqlite(state) as store:  # the newest schema
         await store.flush()
     file = state / "state" / "tasks.db"
     with contextlib.closing(sqlite3.connect(file)) as database:
         ((page,),) = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
         ((size,),) = database.execute("PRAGMA page_size")
-    content = bytearray(file.read_bytes())
+    intact = file.read_bytes()
+    content = bytearray(intact)
     content[(page - 1) * size : page * size] = b"\xa5" * size
     file.write_bytes(content)
+    store = SqliteStore(file)
     with pytest.raises(sqlite3.DatabaseError, match="malformed"):
-        async with sqlite(state):
-            pass
+        await store.open()
+    assert str(file) not in open_files()
+    file.unlink()
+    file.write_bytes(intact)
+    await store.open()
+    await store.close()
+    assert str(file) not in open_files()
+
+
+def open_files() -> list[str]:
+    return [one.path for one in psutil.Process().open_files()]
 
 
 async def test_an_earlier_database_gets_the_schema_of_a_new_one(

@@ -348,17 +348,26 @@ async def test_headers_are_bounded_one_by_one_in_number_and_together(server: Ser
     assert status == 200
 
 
+CHUNKED = (
+    "POST /a2a/jsonrpc HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    "A2A-Version: 1.0\r\nTransfer-Encoding: chunked"
+)
+LONG = "x" * 4 * 1024**2  # more than a socket takes at once: the client sends on after the error
+
+
 @each(
     ("lines", "status", "code"),
     [
-        (f"GET / HTTP/1.1\r\nX: {'x' * 200 * 1024}", 431, "HEADERS_TOO_LARGE"),
-        (f"GET / HTTP/1.1\r\n{'x' * 200 * 1024}: 1", 431, "HEADERS_TOO_LARGE"),
-        (f"GET /{'x' * 200 * 1024} HTTP/1.1", 414, "URI_TOO_LONG"),
-        (f"{'X' * 200 * 1024} / HTTP/1.1", 400, "MALFORMED_REQUEST"),
+        (f"GET / HTTP/1.1\r\nX: {LONG}", 431, "HEADERS_TOO_LARGE"),
+        (f"GET / HTTP/1.1\r\n{LONG}: 1", 431, "HEADERS_TOO_LARGE"),
+        (f"GET /{LONG} HTTP/1.1", 414, "URI_TOO_LONG"),
+        (f"{LONG.upper()} / HTTP/1.1", 400, "MALFORMED_REQUEST"),
+        (f"{CHUNKED}\r\n\r\nno chunk\r\n{LONG}", 400, "MALFORMED_REQUEST"),
+        (f'{CHUNKED}\r\n\r\n5\r\n"no chunk\r\n{LONG}', 400, "MALFORMED_REQUEST"),
     ],
-    ids=["value", "name", "target", "method"],
+    ids=["value", "name", "target", "method", "chunk", "second chunk"],
 )
-async def test_the_error_names_a_line_that_is_too_long_for_the_parser(
+async def test_a_client_that_sends_on_reads_the_error_about_its_request(
     server: Server, lines: str, status: int, code: str
 ) -> None:
     answer = await raw(server, f"{lines}\r\nHost: localhost\r\n\r\n".encode())

@@ -379,9 +379,9 @@ async def test_the_session_of_a_process_is_known(
 ) -> None:
     """A child of this process, which has the part of the server, in the control group of the
     server. MCP limits the depth of delegations by the session."""
-    transports: asyncio.Queue[asyncio.BaseTransport] = asyncio.Queue()
+    writers: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
     server = await asyncio.start_unix_server(
-        lambda _, writer: transports.put_nowait(writer.transport), tmp_path / "s"
+        lambda _, writer: writers.put_nowait(writer), tmp_path / "s"
     )
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", "-c", CONNECTS, str(tmp_path / "s")),
@@ -391,12 +391,13 @@ async def test_the_session_of_a_process_is_known(
         resource.prlimit(child.pid, SESSION_MARK, mark.of(marked))
     origin = LocalOrigin(marker, walled)
     async with asyncio.timeout(WITHIN):
-        transport = await transports.get()
+        writer = await writers.get()
+        transport = writer.transport
         assert await origin.session(transport) == session
         assert await origin.is_outside(transport) is (session is None)
         assert await origin.is_proved_outside(transport) is (session is None)
         child.kill()
         await child.wait()
         assert await LocalOrigin(marker, walled).is_outside(transport) is False
-    transport.close()
+    writer.close()
     server.close()

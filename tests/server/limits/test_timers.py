@@ -145,7 +145,7 @@ async def paced(pace: float = PACE) -> None:
 
 
 def status_of(answer: bytes) -> int:
-    return int(answer.split(b" ")[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+    return int(answer.split(b" ")[1]) if answer.startswith(b"HTTP/1.") else 0
 
 
 # --- slow clients ------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ async def test_headers_that_trickle_are_cut_in_time(server: BridgeProcess, begin
         one.send(begin)
         answer = await one.ended(PACE, b"x" if begin != b"\r\n" else b"\r\n")
         assert one.age < HEADER + LATER
-    assert status_of(answer) in (408, 0)
+    assert status_of(answer) == (400 if begin == b"G" else 408)  # which is no method
 
 
 async def test_the_headers_of_a_second_request_are_cut_in_time_too(server: BridgeProcess) -> None:

@@ -62,6 +62,7 @@ def post(server: Server, place: str, body: Json, **headers: str) -> Json:
     connection.request("POST", place, data, sent)
     answer = connection.getresponse().read()
     connection.close()
+    # Spaces keep the connection of a slow answer open.
     found: Json = json.loads(answer) if answer.lstrip().startswith(b"{") else {}
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 
 import pytest
@@ -240,7 +241,8 @@ async def test_a_change_can_be_waited_for() -> None:
 @each("entries", [True, False])
 async def test_released_entries_are_freed_after_their_last_reader(entries: bool) -> None:
     one = log(2)
-    (first, _) = await anext(one.follow(0, NEVER))
+    async with aclosing(one.follow(0, NEVER)) as earlier:  # type: ignore[type-var]
+        (first, _) = await anext(earlier)
     assert first.rendered is None
     first.rendered = {"form": b"x"}
     batches = one.follow(1, NEVER)
