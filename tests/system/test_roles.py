@@ -20,7 +20,7 @@ from tests.support.mcp import shown as shown_by
 from tests.support.numbered_streams import BINDINGS, Reach
 from tests.support.offered_bindings import LISTENING, TOKEN, offered
 from tests.support.rest import Rest
-from tests.support.restart import Place, finished, kill
+from tests.support.restart import Place, finished
 from tests.support.servers import on_postgres
 
 WITHIN = 60.0  # seconds
@@ -174,27 +174,6 @@ async def test_the_server_with_the_most_free_slots_begins(roles: Place) -> None:
         tasks = [await a.send_now("ask q-1 Which?", metadata=GPU) for _ in range(4)]
         listed = await servers_of(a)
         assert {listed[task["id"]] for task in tasks} == {"gpu:b"}
-
-
-async def test_a_conversation_that_its_server_did_not_begin_goes_to_another(roles: Place) -> None:
-    """Takes seconds, because two servers start and one stops. The message is lost with its server;
-    the client repeats it."""
-    async with two(roles) as (a, _):
-        async with gpu(roles, "c", BRIDGE_MAX_SESSIONS="50") as (server, c):
-            await c.send("done", metadata=GPU)
-            await kill(server)
-            message = a.message(
-                "cwd", messageId="a-message-for-a-role", contextId="x", metadata=GPU
-            )
-            params = {"message": message}
-            async with asyncio.timeout(WITHIN):
-                while True:
-                    try:
-                        task = (await a.call("SendMessage", params))["task"]
-                        break
-                    except RpcError as error:
-                        assert "server" in str(error), error
-            assert folder(task) == "gpu-b"
 
 
 async def test_a_task_that_waits_stays_at_the_servers_of_its_role(

@@ -89,6 +89,30 @@ async def test_a_command_reaches_the_server_of_its_context_once(pair: Pair) -> N
         assert (await asking, await asking_again) == (b"yes", b"no")
 
 
+async def test_a_context_that_was_not_begun_is_given_to_a_server(pair: Pair) -> None:
+    owner, other = pair
+    fresh = ContextKey("agent", "local", "fresh")
+    fence = await owner.claim(A, NODE, 1e9)
+    done = asyncio.get_running_loop().create_future()
+    owner.append([ContextSaved(A, b"{}")], fence=fence, then=done.set_result)
+    assert await done is None
+
+    async def holder(key: ContextKey) -> str | None:
+        found = await other.cluster.holder(key)
+        return found.id if found else None
+
+    assert await other.cluster.assign(fresh, NODE) and await holder(fresh) == NODE
+    assert not await other.cluster.assign(fresh, OTHER)  # its server runs
+    assert await owner.claim(fresh, NODE, 1e9)
+    await owner.abandon()
+    async with asyncio.timeout(WITHIN):  # until the database has seen the end
+        while not await other.cluster.assign(fresh, OTHER):
+            pass
+    assert await holder(fresh) == OTHER
+    assert not await other.cluster.assign(A, OTHER)  # it was begun
+    assert await holder(A) == NODE
+
+
 async def test_a_command_arrives_without_hints(pair: Pair) -> None:
     """Takes a second, because the servers look into the table each second."""
     owner, other = pair
