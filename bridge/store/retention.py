@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
-from bridge.store.changes import ContextKey
 from bridge.store.protocol import Retention, TaskHead
 
 DAY = 24 * 3600 * 1_000_000  # microseconds
@@ -43,7 +42,7 @@ def expired(
     }
     oldest = now - retention.days * DAY
     for owner, heads in left.items():
-        if retention.of_context:
+        if 0 < retention.of_context < len(heads):
             gone += _trim(heads, retention.of_context)
         most, size = retention.of_owner(owner), sum(head.size for head in heads)
         while heads and (0 < most < size or (retention.days and heads[-1].changed < oldest)):
@@ -59,16 +58,18 @@ def expired(
 
 
 def _trim(heads: list[TaskHead], most: int) -> list[str]:
-    """Take all but the newest `most` tasks of each context from `heads`, the newest first. Returns
-    the ids, the oldest first."""
-    seen = Counter[ContextKey]()
+    """Take all but the newest `most` tasks of each context of one owner from `heads`, the newest
+    first. Returns the ids, the oldest first."""
+    left = Counter([head.context.id for head in heads])
+    if max(left.values()) <= most:  # this runs after each task
+        return []
     kept: list[TaskHead] = []
     gone: list[str] = []
-    for head in heads:
-        seen[head.context] += 1
-        if seen[head.context] <= most:
-            kept.append(head)
+    for head in reversed(heads):  # the oldest first
+        if left[head.context.id] > most:
+            left[head.context.id] -= 1
+            gone.append(head.task_id)
         else:
-            gone.insert(0, head.task_id)
-    heads[:] = kept
+            kept.append(head)
+    heads[:] = reversed(kept)
     return gone
