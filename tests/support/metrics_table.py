@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bridge.telemetry.metrics.catalog import CATALOG
 
+READ_BY_TWO_AGENTS = 126  # series with values that a server with two agents reads
+
 
 def table() -> str:
     """A row for each metric."""

@@ -35,7 +35,7 @@ SESSION_STATES = ("working", "idle", "waiting", "warm")
 UNASKED_KINDS = ("request", "turn", "output")
 EXIT_REASONS = ("exited", "terminated", "killed", "limit")
 TOKEN_TYPES = ("input", "output", "cache_read", "cache_creation")
-MOST_MODELS = 20  # with labels of their own; the others are OTHER
+MOST_MODELS = 19  # with labels of their own; the others are OTHER
 TOOL_KINDS = (
     *("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode"),
     OTHER,

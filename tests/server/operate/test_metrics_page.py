@@ -22,11 +22,10 @@ from tests.support.agent import PROGRAM
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, task_id
 from tests.support.liveness import listening
+from tests.support.metrics_table import READ_BY_TWO_AGENTS
 from tests.support.principals import As, headers, server
 from tests.support.prometheus import Page, page_of, promtool
 from tests.support.served import Server, serving, serving_loaded
-
-READ_BY_TWO_AGENTS = 126  # series; test_task_metrics.py counts with it
 
 
 async def until(one: Server, name: str, value: float, **labels: str) -> None:
