@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 
 from bridge.a2a.card import EXTENSION
+from bridge.errors.extras import install_line
 from tests.support import grpc_intruder
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
 from tests.support.client import artifact_text, state, streamed_text, task_id
@@ -35,8 +36,7 @@ def test_a_missing_library_ends_the_start(tmp_path: Path) -> None:
     """A start of an interpreter takes up to a second."""
     found = refusal_without("grpc", tmp_path, BRIDGE_GRPC_PORT="0")
     assert found == (
-        "BRIDGE_GRPC_PORT is set, but grpcio is not installed. Install the extra: "
-        "coding-agent-bridge[grpc]"
+        f"BRIDGE_GRPC_PORT is set, but grpcio is not installed: {install_line('grpc')}"
     )
 
 

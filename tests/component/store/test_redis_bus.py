@@ -14,6 +14,7 @@ import pytest
 
 from bridge.cli.doctor.database import database
 from bridge.errors import ConfigurationError
+from bridge.errors.extras import install_line
 from bridge.runtime.nodes.mirror import SharedTaskHandles
 from bridge.server.settings.root import Settings
 from bridge.store.changes import ContextKey
@@ -290,7 +291,7 @@ def test_a_missing_library_is_named() -> None:
     done = subprocess.run(
         argv, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False
     )
-    assert "pip install 'coding-agent-bridge[redis]'" in done.stderr.splitlines()[-1]
+    assert install_line("redis") in done.stderr.splitlines()[-1]
 
 
 async def test_the_doctor_reaches_redis(postgres_url: str, redis_server: RedisServer) -> None:

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from bridge.errors import ConfigurationError
+from bridge.errors.extras import install_line
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.telemetry.metrics.catalog import CATALOG, RELOADS
@@ -279,4 +280,4 @@ def test_metrics_that_are_on_need_the_library(workspace: Path) -> None:
     done = program(code, str(workspace), "on")
     assert done.returncode != 0
     assert f"{ConfigurationError.__name__}: BRIDGE_METRICS is on." in done.stderr
-    assert "coding-agent-bridge[metrics]" in done.stderr
+    assert install_line("metrics") in done.stderr

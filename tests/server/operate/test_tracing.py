@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from bridge.errors import ConfigurationError
+from bridge.errors.extras import install_line
 from bridge.server.extras import span_queue
 from bridge.server.settings.root import Settings
 from bridge.task.events import Done, Event, ToolCall, ToolResult
@@ -381,7 +382,7 @@ def test_a_missing_library_ends_the_start(tmp_path: Path) -> None:
     )
     assert found == (
         "An endpoint of OTEL_EXPORTER_OTLP is set, and a library for it is missing: "
-        "pip install 'coding-agent-bridge[otel]'"
+        f"{install_line('otel')}"
     )
 
 

@@ -54,6 +54,7 @@ from bridge.a2a.signing import (
 )
 from bridge.cli.card import WELL_KNOWN, fetch, verify_command
 from bridge.errors import ConfigurationError
+from bridge.errors.extras import install_line
 from bridge.server.extras import load_card_keys
 from tests import CHECKOUT
 from tests.support.cases import each
@@ -808,7 +809,7 @@ except ConfigurationError as error:
         [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    wanted = f"Signed cards need {library}: pip install 'coding-agent-bridge[signing]'\n"
+    wanted = f"Signed cards need {library}: {install_line('signing')}\n"
     assert done.stdout == wanted
 
 
