@@ -16,7 +16,8 @@ from urllib.parse import quote
 import aiohttp
 
 from bridge.transports.envelope.stdio import Framing
-from tests.server.limits.test_turns import (
+from tests.support.bindings import envelope
+from tests.support.hostile_requests import (
     LONG,
     TOKEN,
     Json,
@@ -25,7 +26,6 @@ from tests.server.limits.test_turns import (
     named,
     sends,
 )
-from tests.support.bindings import envelope
 from tests.support.hostile_text import SHAPES, TURN, cpu_seconds, repeated
 from tests.support.redis_broker import RedisBroker, RedisCaller, token
 from tests.support.served import Server
