@@ -775,8 +775,8 @@ TESTED_ELSEWHERE = {
         "task: artifact events message render transitions",
     ),
     "tests/unit/task/test_approval_policy.py": (
-        "rules read commands with it",
-        "task: shell_command",
+        "rules read commands and paths with it",
+        "task/spellings: commands paths",
     ),
     "tests/unit/adapters/test_acp.py": (
         "a part of this adapter",

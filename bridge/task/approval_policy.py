@@ -14,11 +14,11 @@ matched the rest, a person decides.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import islice
+from itertools import product
 from typing import Any, ClassVar, Literal
 
 from bridge.task.inputs import (
@@ -27,28 +27,28 @@ from bridge.task.inputs import (
     FOLDERS,
     PATHS,
     REMARKS,
-    command_lines,
+    first_members,
     input_of,
-    plain,
 )
-from bridge.task.shell_command import LONGEST, is_plain, line_of, readings
+from bridge.task.spellings.commands import LONGEST, is_plain, readings, split_words
+from bridge.task.spellings.doubts import could_be, doubts
+from bridge.task.spellings.paths import files_in_patch, from_url, is_hidden, unquoted
 
 Decision = Literal["allow", "ask", "deny"]
 
-_DEPTH = 6  # levels of containers in an input; an `allow` never matches a deeper one
 _DOUBLE = re.compile(r"(^|/)(?:\*\*/)+")
 _ANY_FOLDER = re.compile(r"(^|/)(?:\*/)+")
 _SUSPECTS = 200  # values of unknown members that are read as commands
 _SUSPECT_CHARS = 16 * 1024  # of one of them; a longer one may hide a command
-_KNOWN = COMMANDS | PATHS | FOLDERS | REMARKS | CONTENTS
 _FILE_NAME = re.compile(r"\S+\.\w{1,10}")
-_MOST_MEMBERS = 2_000  # of an input
-_MOST_WORDS = 2_000  # of a command that is a list
-_MOST_TEXT = 256 * 1024  # characters of values that patterns are compared with
+_BETWEEN_PATHS = re.compile(r"[<>|;&()=,:]")  # in a command
+_GLOB = re.compile(r"[*?\[\]{}]")
+_FEW = 20  # folders and paths that are joined
 _PATH_MAX = 4096  # bytes of a path that the system has
 _MOST_NAMES = 512  # in a path that is resolved; the time grows with their square
 _MOST_PATHS = 16 * 1024  # characters of paths that are resolved
 _MOST_READINGS = 512 * 1024  # characters of all readings of the commands
+_MOST_DOUBTS = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +97,39 @@ class Wish:
     def readings(self) -> tuple[frozenset[str], bool]:
         """The readings of the commands without case, and whether these are all of them. It takes
         time, and only `deny` and `ask` need it."""
-        found: set[str] = set()
-        left = _MOST_READINGS
-        for command in (*self.commands, *self.suspects):
-            for reading in readings(command):
-                found.add(reading.casefold())
-                left -= len(reading) + 64  # the time for a short one
-                if left < 0:
-                    return frozenset(found), False
-        return frozenset(found), True
+        texts = (*self.commands, *self.suspects)
+        return _gathered((one for text in texts for one in readings(text)), _MOST_READINGS)
+
+    @cached_property
+    def doubts(self) -> tuple[frozenset[str], bool]:
+        """Further commands that these may run (spellings/doubts.py), and whether these are all."""
+        texts = (*self.commands, *(self.suspects if "execute" in self.tools else ()))
+        return _gathered((one for text in texts for one in doubts(text)), _MOST_DOUBTS)
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        """The words of the commands that could be paths, as `likely`."""
+        texts = [_BETWEEN_PATHS.sub(" ", one) for one in (*self.commands, *self.suspects)]
+        words = {word for one in texts for word in split_words(one)}
+        words = {one for one in words if _like_a_path(one) and not _GLOB.search(one)}
+        return frozenset(_comparable(_below(self.places[0], word)) for word in words)
 
     @cached_property
     def likely(self) -> frozenset[str]:
         """The paths that it could concern, in the form in which `deny` and `ask` compare them."""
         return frozenset(map(_comparable, (*self.paths, *self.guesses)))
+
+
+def _gathered(texts: Iterable[str], most: int) -> tuple[frozenset[str], bool]:
+    """The texts without case, and whether these are all of them: `most` characters are read."""
+    found: set[str] = set()
+    left = most
+    for text in texts:
+        found.add(text.casefold())
+        left -= len(text) + 64  # the time for a short one
+        if left < 0:
+            return frozenset(found), False
+    return frozenset(found), True
 
 
 def decide(
@@ -124,14 +143,15 @@ def decide(
     wish = _wish(subject, cwd, real)
     known = list(rules)
     said = {_said(rule, wish, cwd) for rule in known}
-    if any(_may_fit(rule, wish) for rule in known if rule.decision != "allow"):
+    others = (rule for rule in known if rule.decision != "allow")
+    if "allow" in said and any(_may_fit(rule, wish) for rule in others):
         said.discard("allow")
     return next((one for one in ("deny", "ask", "allow") if one in said), "ask")
 
 
 def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> Wish:
     named = (subject.get("name"), subject.get("kind"))
-    found, cut = _first_members(input_of(subject))
+    found, cut = first_members(input_of(subject))
     commands = [value for name, value in found if name in COMMANDS and isinstance(value, str)]
     given = [value for name, value in found if name in PATHS and isinstance(value, str)]
     folders = [value for name, value in found if name in FOLDERS]
@@ -150,6 +170,9 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
     here = (cwd, real(cwd))
     at_home = all(isinstance(one, str) and paths.real(one) in here for one in folders)
     likely = [one for one in (*guesses, *folders) if isinstance(one, str) and _like_a_path(one)]
+    patched = [one for text in texts for one in files_in_patch(text)]
+    names = [one for one in guesses if isinstance(one, str) and " " not in one]
+    spelled = _spelled([*given, *likely, *named_paths, *patched], folders, names)
     return Wish(
         tuple(one for one in named if isinstance(one, str)),
         tuple(command[:LONGEST] for command in commands),
@@ -157,7 +180,7 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
         tuple(map(paths.real, given)),
         tuple(
             path
-            for one in (*given, *likely, *named_paths)
+            for one in spelled
             for path in (paths.real(one), _below(cwd, one), _below(cwd, _slashes(one)))
         ),
         here,
@@ -166,56 +189,21 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
         and not (commands or any(map(_like_a_path, guesses)))
         and at_home,
         hides_command=len(short) < len(texts) or (not commands and (vague or "execute" in named)),
-        hides_paths=not (given or named_paths) and vague,
+        hides_paths=(not (given or named_paths) and vague) or any(map(is_hidden, spelled)),
         cut=cut or paths.cut or any(len(one) > limit for one, limit in limited),
     )
 
 
-def _first_members(given: Any) -> tuple[list[tuple[str, Any]], bool]:
-    """The members of an input that patterns are compared with, and whether it has more."""
-    found: list[tuple[str, Any]] = []
-    left = _MOST_TEXT
-    members = _members(given)
-    for name, value in islice(members, _MOST_MEMBERS):
-        is_read = isinstance(value, str) and name not in REMARKS | CONTENTS
-        one = value[:left] if is_read else value
-        left -= len(value) if is_read else 0
-        if one not in (None, False, ""):
-            found.append((name, one))
-        if left < 0:
-            return found, True
-    return found, any(one is ... for _, one in found) or next(members, None) is not None
-
-
-def _members(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The values in an input with the names of their members. A list of words is a command."""
-    match value:
-        case list() | dict() if depth >= _DEPTH:
-            yield "", ...
-        case list() if name in COMMANDS - {"commands"} and all(isinstance(w, str) for w in value):
-            yield from _line(name, value)
-        case list():
-            if value and name not in _KNOWN and all(isinstance(one, str) for one in value):
-                yield from _line(name, value)
-            for one in value:
-                yield from _members(one, name, depth + 1)
-        case dict():
-            yield from (("command", line) for line in command_lines(value))
-            for key, one in value.items():
-                if name == "changes":  # codex lists changes by path
-                    yield "path", key
-                elif "/" in key:
-                    yield "", key
-                yield from _members(one, plain(key), depth + 1)
-        case _:
-            yield name, value
-
-
-def _line(name: str, words: list[str]) -> Iterator[tuple[str, Any]]:
-    """A list of words as a command."""
-    yield name, line_of(words[:_MOST_WORDS])
-    if len(words) > _MOST_WORDS:
-        yield "", ...
+def _spelled(paths: Sequence[str], folders: Sequence[Any], names: Sequence[str]) -> list[str]:
+    """The paths in the spellings that a tool may read, and with the names below the folders."""
+    found = [spelling for one in paths for spelling in (one, from_url(one), unquoted(one))]
+    inside = [
+        f"{folder}/{one}"
+        for folder in folders[:_FEW]
+        for one in (*found[:_FEW], *names[:_FEW])
+        if isinstance(folder, str) and not one.startswith("/")
+    ]
+    return list(dict.fromkeys((*found, *inside)))
 
 
 class _Paths:
@@ -271,8 +259,37 @@ def _may_fit(rule: Rule, wish: Wish) -> bool:
     """Whether the rule could match an action of which the request shows only a part."""
     if rule.tool is not None and not any(fnmatchcase(one, rule.tool) for one in wish.tools):
         return False
-    hides_command = rule.command is not None and wish.hides_command
-    return hides_command or (rule.path is not None and wish.hides_paths)
+    return (rule.command is not None and _may_be_command(rule.command, wish)) or (
+        rule.path is not None and _may_be_path(rule.path, wish)
+    )
+
+
+def _may_be_command(pattern: str, wish: Wish) -> bool:
+    wanted = _one_space(pattern)
+    if wish.hides_command:
+        return True
+    found, are_all = wish.doubts
+    return not are_all or any(could_be(one, wanted) for one in found)
+
+
+def _may_be_path(pattern: str, wish: Wish) -> bool:
+    """Also of a file that a command names, or of one of several files."""
+    wanted = [one for place in wish.places for one in _spellings(pattern, _literally(place))]
+    named = any(fnmatchcase(path, one) for one in wanted for path in wish.words)
+    several = [_comparable(one) for one in wish.paths if _GLOB.search(one)]
+    return wish.hides_paths or named or any(_overlap(*two) for two in product(several, wanted))
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether the beginnings and the ends of two patterns allow a path that matches both."""
+    (*_, end), (*_, other_end) = first, second = _GLOB.split(one), _GLOB.split(other)
+    head, tail = min(len(first[0]), len(second[0])), min(len(end), len(other_end))
+    same_head = first[0][:head] == second[0][:head]
+    return same_head and end[len(end) - tail :] == other_end[len(other_end) - tail :]
+
+
+def _one_space(pattern: str) -> str:
+    return " ".join(pattern.casefold().split())
 
 
 def _path_fits(pattern: str, wish: Wish, cwd: str, allows: bool) -> bool:
@@ -325,7 +342,8 @@ def _command_fits(pattern: str, wish: Wish, allows: bool) -> bool:
         plain = all(is_plain(command, pattern) for command in wish.commands)
         fit = [fnmatchcase(" ".join(command.split()), pattern) for command in wish.commands]
         return wish.sure_of_command and not wish.cut and bool(fit) and plain and all(fit)
-    return any(fnmatchcase(reading, pattern.casefold()) for reading in wish.readings[0])
+    wanted = _one_space(pattern)
+    return any(fnmatchcase(reading, wanted) for reading in wish.readings[0])
 
 
 def _below(cwd: str, path: str) -> str:

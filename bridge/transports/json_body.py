@@ -198,6 +198,20 @@ def _sealed(encoded: dict[str, Any]) -> orjson.Fragment:
     return orjson.Fragment(b"".join(pieces(encoded)) if long else orjson.dumps(encoded))
 
 
+async def dumped(result: Any) -> bytes:
+    """The JSON of a result. To copy a large one takes a turn of its own."""
+    if isinstance(result, orjson.Fragment):
+        return await in_thread(orjson.dumps, result)
+    return orjson.dumps(result)
+
+
+async def joined(*parts: bytes) -> bytes:
+    """The parts as one text. The interpreter is free while a thread joins large ones."""
+    if sum(map(len, parts)) > ENCODED_AT_ONCE:
+        return await in_thread(b"".join, parts)
+    return b"".join(parts)
+
+
 def pieces(value: Any, depth: int = 0) -> Iterator[bytes]:
     """The JSON of `value`. A call of orjson keeps the interpreter to itself until it returns."""
     match value:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-import orjson
-
 from bridge.a2a.codec import STREAMING, Operation
 from bridge.auth.principal import Principal
 from bridge.telemetry.observation import REQUEST, RequestInfo
 from bridge.transports.envelope.request import EnvelopeRequest
+from bridge.transports.json_body import dumped
 from bridge.transports.negotiation import check_extension, shows_retry
 from bridge.transports.operation import Caller, Operations, Pending
 from bridge.transports.stream import Stream
@@ -49,7 +48,7 @@ class OwnAnswers:
         result = await operations.call(asked.codec, asked.operation, asked.params, caller)
         if isinstance(result, Pending):
             result = await result.answer()
-        return orjson.dumps(result)
+        return await dumped(result)
 
     async def stream(self, asked: EnvelopeRequest) -> Stream:
         """Raises RequestError."""

@@ -28,7 +28,7 @@ from bridge.transports.envelope.request import (
     id_of,
     read_request,
 )
-from bridge.transports.json_body import AT_ONCE, LARGE, decode_json
+from bridge.transports.json_body import AT_ONCE, LARGE, decode_json, joined
 from bridge.transports.stream import Batch, Write
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,9 @@ class EnvelopeConnection:
                 await self._follow(key, await self._answers.stream(asked), shown)
             else:
                 body = await self._answers.call(asked)
-                await self._send([b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (shown, body)])
+                await self._send(
+                    [await joined(b'{"jsonrpc":"2.0","id":', shown, b',"result":', body, b"}")]
+                )
         except asyncio.CancelledError as canceled:
             if _CANCELED not in canceled.args:
                 raise

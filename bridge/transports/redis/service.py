@@ -33,7 +33,7 @@ from bridge.push.broker import Broker
 from bridge.task.transitions import TaskState
 from bridge.telemetry.observation import REQUEST, RequestInfo
 from bridge.transports.envelope.request import id_of
-from bridge.transports.json_body import AT_ONCE, LARGE
+from bridge.transports.json_body import AT_ONCE, LARGE, dumped, joined
 from bridge.transports.operation import Caller, Operations, Pending
 from bridge.transports.redis.inbox import RequestEntry, RequestInbox
 from bridge.transports.redis.names import SNAPSHOT, UPDATE, ItemId, RedisKeys
@@ -182,7 +182,8 @@ class _Run:
             await self._stream(call, caller, last)
         else:
             result = await self._held(call, partial(self._call, call), caller)
-            await self._reply.end(0, _envelope(self._id, "result", result))
+            before = b'{"jsonrpc":"2.0","id":%b,"result":' % orjson.dumps(self._id)
+            await self._reply.end(0, await joined(before, await dumped(result), b"}"))
 
     async def _read(self) -> EntryCall:
         """The call. A payload that is none is also a dead letter."""

@@ -16,16 +16,18 @@ from urllib.parse import quote
 import aiohttp
 
 from bridge.transports.envelope.stdio import Framing
-from tests.server.limits.test_turns import (
+from tests.support.bindings import envelope
+from tests.support.hostile_requests import (
     LONG,
     TOKEN,
     Json,
     attack,
     measured,
+    message,
     named,
+    rpc,
     sends,
 )
-from tests.support.bindings import envelope
 from tests.support.hostile_text import SHAPES, TURN, cpu_seconds, repeated
 from tests.support.redis_broker import RedisBroker, RedisCaller, token
 from tests.support.served import Server
@@ -53,40 +55,53 @@ def requests() -> Iterator[tuple[str, Json]]:
 # --- WebSocket and stdio -------------------------------------------------------------------------
 
 
+async def frames(server: Server, frame: str) -> None:
+    url = f"ws{server.url.removeprefix('http')}/a2a/ws"
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.ws_connect(url, headers=headers, max_msg_size=0) as connection,
+    ):
+        await connection.send_str(frame)
+        await connection.receive(WITHIN)
+
+
+def over_websocket(server: Server, frame: str) -> None:
+    asyncio.run(frames(server, frame))  # in a loop of its own, which is not measured
+
+
 async def test_no_frame_of_a_websocket_keeps_the_loop(workspace: Path) -> None:
     """Some seconds: fifty connections with frames of 1 MB."""
-
-    async def exchange(server: Server, frame: str) -> None:
-        url = f"ws{server.url.removeprefix('http')}/a2a/ws"
-        headers = {"Authorization": f"Bearer {TOKEN}"}
-        async with (
-            aiohttp.ClientSession() as http,
-            http.ws_connect(url, headers=headers, max_msg_size=0) as connection,
-        ):
-            await connection.send_str(frame)
-            await connection.receive(WITHIN)
-
-    def ask(server: Server, frame: str) -> None:
-        asyncio.run(exchange(server, frame))  # in a loop of its own, which is not measured
 
     async with (
         measured(workspace, bridge_websocket=True) as (server, turns),
         asyncio.timeout(WITHIN),
     ):
-        await asyncio.to_thread(ask, server, envelope(1, "GetTask", {"id": "x"}))
+        await asyncio.to_thread(over_websocket, server, envelope(1, "GetTask", {"id": "x"}))
 
         def attacks() -> Iterator[tuple[Any, ...]]:
             for method, params in requests():
-                yield ask, server, envelope(1, method, params)
+                yield over_websocket, server, envelope(1, method, params)
             for name, text in zip((*PARAMETERS, "x"), TEXTS, strict=True):
-                yield ask, server, text
-                yield ask, server, json.dumps({"jsonrpc": text, "id": text})
+                yield over_websocket, server, text
+                yield over_websocket, server, json.dumps({"jsonrpc": text, "id": text})
                 given: Json = {name: text}
-                yield ask, server, envelope(1, "GetTask", {"id": "x"}, **given)
+                yield over_websocket, server, envelope(1, "GetTask", {"id": "x"}, **given)
                 known = {"a2a-service-parameters": {name: text[:4000]}}
-                yield ask, server, envelope(1, "GetTask", {"id": "x", "metadata": known})
+                yield over_websocket, server, envelope(1, "GetTask", {"id": "x", "metadata": known})
 
         await attack(turns, attacks())
+
+
+async def test_a_large_answer_over_a_websocket_is_joined_beside_the_loop(workspace: Path) -> None:
+    """60 MB of JSON from 10 MB of control characters, in some seconds."""
+    settings: Any = {"bridge_websocket": True}
+    async with measured(workspace, **settings) as (server, turns), asyncio.timeout(WITHIN):
+        script = "\n".join(["repeat 1000000 \x01"] * 10)
+        sent = {"message": message(parts=[{"text": f"{script}\ndone"}])}
+        task = (await asyncio.to_thread(rpc, server, "SendMessage", sent))["result"]["task"]
+        frame = envelope(1, "GetTask", {"id": task["id"]})
+        await attack(turns, iter([(over_websocket, server, frame)]))
 
 
 def test_no_bytes_of_a_parent_process_keep_their_reader() -> None:
@@ -105,36 +120,39 @@ def test_no_bytes_of_a_parent_process_keep_their_reader() -> None:
 # --- Redis ---------------------------------------------------------------------------------------
 
 
+async def entries(broker: RedisBroker, fields: dict[str, str]) -> None:
+    async with broker.client() as client:
+        caller = RedisCaller(client)
+        await client.xadd(caller.requests(), fields)
+        async for _ in caller.items(fields["id"]):
+            pass
+
+
+def over_redis(broker: RedisBroker, fields: dict[str, str]) -> None:
+    asyncio.run(entries(broker, fields))
+
+
+def entry(method: str, params: Json, **more: str) -> dict[str, str]:
+    payload = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    parameters = json.dumps({"A2A-Version": "1.0"})
+    return {"id": uuid.uuid4().hex, "payload": payload, "parameters": parameters, **more}
+
+
 async def test_no_entry_of_redis_keeps_the_loop(workspace: Path, broker: RedisBroker) -> None:
     """Some seconds: fifty entries of 1 MB."""
 
-    async def exchange(fields: dict[str, str]) -> None:
-        async with broker.client() as client:
-            caller = RedisCaller(client)
-            await client.xadd(caller.requests(), fields)
-            async for _ in caller.items(fields["id"]):
-                pass
-
-    def ask(fields: dict[str, str]) -> None:
-        asyncio.run(exchange(fields))
-
-    def entry(method: str, params: Json, **more: str) -> dict[str, str]:
-        payload = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        parameters = json.dumps({"A2A-Version": "1.0"})
-        return {"id": uuid.uuid4().hex, "payload": payload, "parameters": parameters, **more}
-
     settings: Any = {"bridge_redis_url": broker.url, "tokens": {"alice": token()}}
     async with measured(workspace, **settings) as (_, turns), asyncio.timeout(WITHIN):
-        await asyncio.to_thread(ask, entry("GetTask", {"id": "x"}))
+        await asyncio.to_thread(over_redis, broker, entry("GetTask", {"id": "x"}))
 
         def attacks() -> Iterator[tuple[Any, ...]]:
             for method, params in requests():
-                yield ask, entry(method, params)
+                yield over_redis, broker, entry(method, params)
             for text in TEXTS:
                 for more in ({"payload": text}, {"parameters": text}):
-                    yield ask, entry("GetTask", {"id": "x"}, **more)
+                    yield over_redis, broker, entry("GetTask", {"id": "x"}, **more)
                 named = json.dumps({"A2A-Version": text})
-                yield ask, entry("GetTask", {"id": "x"}, parameters=named)
+                yield over_redis, broker, entry("GetTask", {"id": "x"}, parameters=named)
 
         await attack(turns, attacks())
 

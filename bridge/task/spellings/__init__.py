@@ -1,0 +1,1 @@
+"""The spellings of commands and paths that rules compare with patterns."""
