@@ -124,13 +124,14 @@ def of_codex() -> Iterator[Vector]:
 
 
 def of_gemini() -> Iterator[Vector]:
-    """And of Qwen Code, which was made from it."""
-    for name, runs_in in (("gemini", ("gemini", "gemini-print")), ("qwen", ("qwen",))):
+    """And of Qwen Code, which was made from it; from 0.24 on, it only runs hooks."""
+    gemini = ("gemini", "gemini-print")
+    for name, runs_in, runs_hooks in (("gemini", gemini, gemini), ("qwen", (), ("qwen",))):
         settings = f".{name}/settings.json"
         yield Vector(f"{name}-mcp", {settings: SERVER}, runs_in)
         before = "BeforeAgent" if name == "gemini" else "UserPromptSubmit"
         # Over ACP, gemini tells its hooks nothing of the beginning.
-        for event, who in ((before, runs_in), ("SessionStart", runs_in[-1:])):
+        for event, who in ((before, runs_hooks), ("SessionStart", runs_hooks[-1:])):
             yield Vector(f"{name}-{event}", {settings: hook(event, matcher="*")}, who)
         tools: Files = {
             settings: {"tools": {"discoveryCommand": "sh NAME.sh"}},
@@ -232,7 +233,7 @@ def of_all() -> Iterator[Vector]:
         "NAME.json": {"plugin": ["./NAME.js"]},
         "NAME.js": PLUGIN,
     }
-    yield Vector("env-of-interpreters", sources, ("gemini", "gemini-print", "qwen"))
+    yield Vector("env-of-interpreters", sources, ("gemini", "gemini-print"))
     task = {"label": "x", "type": "shell", "command": "CANARY"}
     tasks = {"tasks": [{**task, "runOptions": {"runOn": "folderOpen"}}]}
     yield Vector("vscode-tasks", {".vscode/tasks.json": tasks})

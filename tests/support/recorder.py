@@ -25,8 +25,9 @@ Inner: Any = registry.load(os.environ.get("RECORD_ADAPTER", "jsonl"))
 
 
 def launch_facts(launch: Launch) -> dict[str, Any]:
-    """The arguments after the program, and the names of the variables."""
-    return {"argv": list(launch.argv[1:]), "env": sorted(launch.env)}
+    """The arguments after the program, without values, and the names of the variables."""
+    argv = [word.partition("=")[0] for word in launch.argv[1:]]
+    return {"argv": argv, "env": sorted(launch.env)}
 
 
 class Recorder(Inner):  # type: ignore[misc]

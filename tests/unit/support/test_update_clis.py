@@ -127,3 +127,16 @@ def test_what_differs_between_two_recordings_is_said(tmp_path: Path) -> None:
         "lines +session/update/notice -session/update/plan; options +allow"
     ]
     assert list(differences(new, new)) == []
+
+
+def test_what_differs_in_all_sessions_is_said_once(tmp_path: Path) -> None:
+    for name in ("allowed", "denied"):
+        for folder, argv in (("old", []), ("new", ["--acp", f"--{name}"])):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            row = json.dumps({"launch": {"argv": argv}})
+            (tmp_path / folder / f"{name}.jsonl").write_text(row + "\n")
+    assert list(differences(tmp_path / "old", tmp_path / "new")) == [
+        "all sessions: argv +--acp",
+        "allowed: argv +--allowed",
+        "denied: argv +--denied",
+    ]
