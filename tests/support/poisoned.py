@@ -85,9 +85,9 @@ def of_claude() -> Iterator[Vector]:
     yield Vector("claude-skill-bang", {".claude/skills/NAME/SKILL.md": bang}, claude)
     yield Vector("claude-command-bang", {".claude/commands/NAME.md": bang}, claude)
     agent = {".claude/agents/NAME.md": skill}
-    yield Vector("claude-agent-hook", agent, ("claude-agent-acp",))
+    yield Vector("claude-agent-hook", agent)
     agent = {".claude/agents/NAME.md": document("Helps.", mcpServers=[SERVER["mcpServers"]])}
-    yield Vector("claude-agent-mcp", agent, ("claude-agent-acp",))
+    yield Vector("claude-agent-mcp", agent)
     here = {"source": {"source": "directory", "path": "./market"}}
     market = {
         "name": "here",
@@ -248,7 +248,7 @@ def of_git() -> Iterator[Vector]:
     yield Vector(
         "git-fsmonitor",
         git='[core]\nfsmonitor = "CANARY;:"\n',
-        runs_in=("claude-agent-acp", "aider"),
+        runs_in=("aider",),
     )
     yield Vector("git-diff", git='[diff]\nexternal = "CANARY;:"\n')
     text = {".gitattributes": "* diff=NAME\n"}

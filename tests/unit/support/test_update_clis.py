@@ -15,6 +15,7 @@ from tests.support.recorded_changes import differences
 from tests.support.update_clis import Package, Source, chosen, packages, raised
 
 Json = dict[str, Any]
+SAID = "npm error 404 Not found"
 
 
 def folder_of(path: Path) -> Path:
@@ -25,7 +26,7 @@ def folder_of(path: Path) -> Path:
 
 
 def fails(*_: object) -> Any:
-    raise subprocess.CalledProcessError(1, "npm", stderr="npm error\nnpm error 404 Not found\n")
+    raise subprocess.CalledProcessError(1, "npm", stderr=f"{SAID}\nnpm error A complete log\n")
 
 
 def installs(folder: Path, package: str, version: str) -> None:
@@ -57,7 +58,7 @@ def test_a_package_that_cannot_be_had_keeps_its_version(tmp_path: Path, broken: 
 
     _, second = packages([folder_of(tmp_path)])
     source = Source(fails if broken == "newest" else lambda _: "3", half)
-    said = "b: stays at 2: npm error 404 Not found"
+    said = f"b: stays at 2: {SAID}"
     assert raised(second, source) == (said, False)
     assert versions(tmp_path) == {"a": "1", "b": "2"}
     assert (tmp_path / "package-lock.json").read_text() == "the lock"
