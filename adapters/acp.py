@@ -125,7 +125,8 @@ class Qwen(Acp):
         "QWEN_CODE_NO_RELAUNCH": "true",
         "QWEN_CODE_DISABLE_CRON": "1",
         # Otherwise it asks its model after each turn for memories, and for the next prompt of the
-        # user. The user's settings come before these.
+        # user. The user's settings come before these. It would write into a file of a version
+        # that is older than its own.
         "QWEN_CODE_SYSTEM_DEFAULTS_PATH": f"{__file__.rpartition('/')[0]}/qwen.json",
         **_NODE_CHILD,
     }
@@ -194,13 +195,13 @@ class CodexAcp(Acp):
     binary = "codex-acp"
     environment = ("CODEX_*", *_OPENAI)
     asks = "read-only"  # it begins in `agent`: a model decides about permissions
-    logins = (("CODEX_API_KEY", "api-key"), ("OPENAI_API_KEY", "api-key"))
     images = True
     lasting = ("accept_execpolicy_amendment", "apply_network_policy_amendment", "allow_always")
     project_files = always_loaded = files.CODEX
     homes = (_homes.CODEX,)
     install = "npm install -g @agentclientprotocol/codex-acp"
-    login = "codex login, or set OPENAI_API_KEY"
+    # Its login with a key from the environment would write the key into a file.
+    login = "codex login, or name another provider in ~/.codex/config.toml"
 
     def launch(self) -> Launch:
         launch = super().launch()
