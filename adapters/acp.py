@@ -320,6 +320,9 @@ class OpenHands(Acp):
     environment = ("LLM_*", "OPENHANDS_*", "LITELLM_*")
     modes = ("always-ask",)  # not always-approve or llm-approve
     asks = "always-ask"
+    asks_about_all = True
+    # The second one is of the kind `allow_once`, and ends in the mode `llm-approve`.
+    lasting = ("always_proceed", "risk_based")
     project_files = always_loaded = files.OPENHANDS
     writable_paths = ("/dev/pts",)
     homes = (_homes.OPENHANDS,)

@@ -1,6 +1,6 @@
 """Raises the CLIs of the tests to their newest versions, and shows what changed:
-`python -m tests.support.update_clis [PACKAGE…]`. A package that cannot be installed keeps its version,
-and a CLI that fails in the matrix does not stop the others."""
+`python -m tests.support.update_clis [PACKAGE…]`. A package that cannot be installed keeps its
+version, and a CLI that fails in the matrix does not stop the others."""
 
 from __future__ import annotations
 
