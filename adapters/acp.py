@@ -306,6 +306,7 @@ class Hermes(Acp):
     binary = "hermes-acp"
     environment = ("HERMES_*", "OPENROUTER_*", "NOUS_*", "ANTHROPIC_*", *_OPENAI)
     error_words = "HTTP "
+    going_on = ("cronjob", "background")
     counts_all_turns = True
     homes = (_homes.HERMES,)
     install = "uv tool install 'hermes-agent[acp]'"
