@@ -125,7 +125,8 @@ class Qwen(Acp):
         "QWEN_CODE_NO_RELAUNCH": "true",
         "QWEN_CODE_DISABLE_CRON": "1",
         # Otherwise it asks its model after each turn for memories, and for the next prompt of the
-        # user. The user's settings come before these.
+        # user. The user's settings come before these. It would write into a file of a version
+        # that is older than its own.
         "QWEN_CODE_SYSTEM_DEFAULTS_PATH": f"{__file__.rpartition('/')[0]}/qwen.json",
         **_NODE_CHILD,
     }

@@ -1,5 +1,5 @@
 """Codex over `codex app-server`: JSON-RPC lines without the member `jsonrpc`; one process and one
-thread of Codex per session of the bridge. Written for and run against 0.169.0.
+thread of Codex per session of the bridge. Written for 0.169.0, run against 0.171.0.
 
 Measured facts that decide the code:
 

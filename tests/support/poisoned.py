@@ -85,9 +85,9 @@ def of_claude() -> Iterator[Vector]:
     yield Vector("claude-skill-bang", {".claude/skills/NAME/SKILL.md": bang}, claude)
     yield Vector("claude-command-bang", {".claude/commands/NAME.md": bang}, claude)
     agent = {".claude/agents/NAME.md": skill}
-    yield Vector("claude-agent-hook", agent, ("claude-agent-acp",))
+    yield Vector("claude-agent-hook", agent)
     agent = {".claude/agents/NAME.md": document("Helps.", mcpServers=[SERVER["mcpServers"]])}
-    yield Vector("claude-agent-mcp", agent, ("claude-agent-acp",))
+    yield Vector("claude-agent-mcp", agent)
     here = {"source": {"source": "directory", "path": "./market"}}
     market = {
         "name": "here",
@@ -124,13 +124,14 @@ def of_codex() -> Iterator[Vector]:
 
 
 def of_gemini() -> Iterator[Vector]:
-    """And of Qwen Code, which was made from it."""
-    for name, runs_in in (("gemini", ("gemini", "gemini-print")), ("qwen", ("qwen",))):
+    """And of Qwen Code, which was made from it; from 0.24 on, it only runs hooks."""
+    gemini = ("gemini", "gemini-print")
+    for name, runs_in, runs_hooks in (("gemini", gemini, gemini), ("qwen", (), ("qwen",))):
         settings = f".{name}/settings.json"
         yield Vector(f"{name}-mcp", {settings: SERVER}, runs_in)
         before = "BeforeAgent" if name == "gemini" else "UserPromptSubmit"
         # Over ACP, gemini tells its hooks nothing of the beginning.
-        for event, who in ((before, runs_in), ("SessionStart", runs_in[-1:])):
+        for event, who in ((before, runs_hooks), ("SessionStart", runs_hooks[-1:])):
             yield Vector(f"{name}-{event}", {settings: hook(event, matcher="*")}, who)
         tools: Files = {
             settings: {"tools": {"discoveryCommand": "sh NAME.sh"}},
@@ -232,7 +233,7 @@ def of_all() -> Iterator[Vector]:
         "NAME.json": {"plugin": ["./NAME.js"]},
         "NAME.js": PLUGIN,
     }
-    yield Vector("env-of-interpreters", sources, ("gemini", "gemini-print", "qwen"))
+    yield Vector("env-of-interpreters", sources, ("gemini", "gemini-print"))
     task = {"label": "x", "type": "shell", "command": "CANARY"}
     tasks = {"tasks": [{**task, "runOptions": {"runOn": "folderOpen"}}]}
     yield Vector("vscode-tasks", {".vscode/tasks.json": tasks})
@@ -247,7 +248,7 @@ def of_git() -> Iterator[Vector]:
     yield Vector(
         "git-fsmonitor",
         git='[core]\nfsmonitor = "CANARY;:"\n',
-        runs_in=("claude-agent-acp", "aider"),
+        runs_in=("aider",),
     )
     yield Vector("git-diff", git='[diff]\nexternal = "CANARY;:"\n')
     text = {".gitattributes": "* diff=NAME\n"}

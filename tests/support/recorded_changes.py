@@ -15,19 +15,24 @@ Json = dict[str, Any]
 
 
 def differences(old: Path, new: Path) -> Iterator[str]:
-    """A line for each session with a difference: what appeared (+) and what went (-)."""
-    for path in sorted(new.glob("*.jsonl")):
-        before = old / path.name
-        was = facts(before) if before.exists() else {}
-        now = facts(path)
-        parts = []
-        for what in sorted(was.keys() | now.keys()):
-            came, went = now.get(what, set()), was.get(what, set())
-            words = [f"+{one}" for one in sorted(came - went)]
-            words += [f"-{one}" for one in sorted(went - came)]
-            parts += [f"{what} {' '.join(words)}"] if words else []
-        if parts:
-            yield f"{path.stem}: {'; '.join(parts)}"
+    """What appeared (+) and what went (-): a line for that of all sessions, and one for each."""
+    changes = {path.stem: changed(old / path.name, path) for path in sorted(new.glob("*.jsonl"))}
+    common = set.intersection(*changes.values()) if len(changes) > 1 else set()
+    for session, found in {"all sessions": common, **changes}.items():
+        rest = sorted(found if session == "all sessions" else found - common)
+        words = {what: [word for one, word in rest if one == what] for what, _ in rest}
+        if words:
+            yield f"{session}: {'; '.join(' '.join((what, *one)) for what, one in words.items())}"
+
+
+def changed(old: Path, new: Path) -> set[tuple[str, str]]:
+    was, now = facts(old) if old.exists() else {}, facts(new)
+    return {
+        (what, f"{sign}{word}")
+        for sign, some, others in (("+", now, was), ("-", was, now))
+        for what in some
+        for word in some[what] - others.get(what, set())
+    }
 
 
 def facts(path: Path) -> dict[str, set[str]]:

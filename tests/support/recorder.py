@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -24,9 +24,12 @@ SCRUB: dict[str, str] = json.loads(os.environ.get("RECORD_SCRUB", "{}"))
 Inner: Any = registry.load(os.environ.get("RECORD_ADAPTER", "jsonl"))
 
 
-def launch_facts(launch: Launch) -> dict[str, Any]:
-    """The arguments after the program, and the names of the variables."""
-    return {"argv": list(launch.argv[1:]), "env": sorted(launch.env)}
+def launch_facts(launch: Launch, runner: Sequence[str]) -> dict[str, Any]:
+    """The arguments after the program, or the runner of terminals, without values; and the names of
+    the variables."""
+    count = len(runner) if launch.argv[: len(runner)] == tuple(runner) else 1
+    argv = [word.partition("=")[0] for word in launch.argv[count:]]
+    return {"argv": argv, "env": sorted(launch.env)}
 
 
 class Recorder(Inner):  # type: ignore[misc]
@@ -43,7 +46,7 @@ class Recorder(Inner):  # type: ignore[misc]
 
     def launch(self) -> Any:
         launch = super().launch()
-        self._write("launch", launch_facts(launch))
+        self._write("launch", launch_facts(launch, self.config.runner))
         return launch
 
     def prompt(self, prompt: Prompt) -> None:

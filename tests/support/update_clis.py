@@ -95,8 +95,9 @@ def raised(package: Package, source: Source) -> tuple[str, bool]:
     except (subprocess.SubprocessError, OSError, ValueError) as error:
         for file, text in zip(package.files, before, strict=True):
             file.write_text(text, "utf-8")
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        return f"{package.name}: stays at {package.version}: {said[-1] if said else error}", False
+        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        why = [line for line in said if "A complete log" not in line][-1:]
+        return f"{package.name}: stays at {package.version}: {''.join(why)}", False
     return f"{package.name}: {package.version} → {newest}", True
 
 

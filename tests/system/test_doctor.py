@@ -1020,7 +1020,7 @@ def test_the_real_claude_code_without_a_key_says_how_to_log_in(machine: Machine)
 
 
 @real
-@each(CLIS, "copilot")
+@each(CLIS, "gemini")
 async def test_the_real_clis_are_ready_and_answer(machine: Machine, cli: Any) -> None:
     """Each CLI is started four times: the quickest one in each run, the others in the soak tier."""
     async with cli.model() as model:

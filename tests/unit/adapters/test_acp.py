@@ -244,6 +244,7 @@ def test_an_agent_does_not_ask_its_model_between_turns(agent: str, name: str, va
 def test_qwen_learns_and_suggests_nothing_by_itself() -> None:
     path = Talk("qwen").adapter.launch().env["QWEN_CODE_SYSTEM_DEFAULTS_PATH"]
     assert json.loads(Path(path).read_text()) == {
+        "$version": 1000,
         "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
         "ui": {"enableFollowupSuggestions": False},
     }

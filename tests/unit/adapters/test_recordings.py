@@ -51,7 +51,8 @@ def test_the_same_inputs_of_an_adapter_give_the_same_events(path: Path) -> None:
 @each("path", RECORDINGS, ids=name_of)
 def test_the_cli_is_started_with_the_same_arguments(path: Path) -> None:
     begin, launch, *_ = rows_of(path)
-    assert launch_facts(adapter_of(begin["begin"]).launch()) == launch["launch"]
+    adapter = adapter_of(begin["begin"])
+    assert launch_facts(adapter.launch(), adapter.config.runner) == launch["launch"]
 
 
 @each("path", RECORDINGS, ids=name_of)

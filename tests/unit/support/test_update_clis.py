@@ -15,6 +15,7 @@ from tests.support.recorded_changes import differences
 from tests.support.update_clis import Package, Source, chosen, packages, raised
 
 Json = dict[str, Any]
+SAID = "npm error 404 Not found"
 
 
 def folder_of(path: Path) -> Path:
@@ -25,7 +26,7 @@ def folder_of(path: Path) -> Path:
 
 
 def fails(*_: object) -> Any:
-    raise subprocess.CalledProcessError(1, "npm", stderr="npm error\nnpm error 404 Not found\n")
+    raise subprocess.CalledProcessError(1, "npm", stderr=f"{SAID}\nnpm error A complete log\n")
 
 
 def installs(folder: Path, package: str, version: str) -> None:
@@ -57,7 +58,7 @@ def test_a_package_that_cannot_be_had_keeps_its_version(tmp_path: Path, broken: 
 
     _, second = packages([folder_of(tmp_path)])
     source = Source(fails if broken == "newest" else lambda _: "3", half)
-    said = "b: stays at 2: npm error 404 Not found"
+    said = f"b: stays at 2: {SAID}"
     assert raised(second, source) == (said, False)
     assert versions(tmp_path) == {"a": "1", "b": "2"}
     assert (tmp_path / "package-lock.json").read_text() == "the lock"
@@ -127,3 +128,16 @@ def test_what_differs_between_two_recordings_is_said(tmp_path: Path) -> None:
         "lines +session/update/notice -session/update/plan; options +allow"
     ]
     assert list(differences(new, new)) == []
+
+
+def test_what_differs_in_all_sessions_is_said_once(tmp_path: Path) -> None:
+    for name in ("allowed", "denied"):
+        for folder, argv in (("old", []), ("new", ["--acp", f"--{name}"])):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            row = json.dumps({"launch": {"argv": argv}})
+            (tmp_path / folder / f"{name}.jsonl").write_text(row + "\n")
+    assert list(differences(tmp_path / "old", tmp_path / "new")) == [
+        "all sessions: argv +--acp",
+        "allowed: argv +--allowed",
+        "denied: argv +--denied",
+    ]
