@@ -79,6 +79,9 @@ class AcpAgent(JsonLines):
     """Tools after which the agent works on by itself when its turn has ended: names, or names of
     members of their input that are true then. The session ends with such a turn."""
 
+    asks_about_all: ClassVar[bool] = False
+    """A permission request names no tool: it is about those that wait."""
+
     failing_words: ClassVar[Mapping[str, str]] = {}
     """Beginnings of last texts that are errors, with the reasons of the failure."""
 

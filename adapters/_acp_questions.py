@@ -11,7 +11,7 @@ from bridge.adapter.wish import begins, permission, plan_question, subject_of
 from bridge.task.events import AgentEvent, Answer, Option, OptionKind
 
 from ._acp_agent import AcpAgent
-from ._acp_tools import announce, merged, subject
+from ._acp_tools import announce, merged, subject, waiting
 from ._acp_turn import AcpTurn
 from ._asking import Asking
 from ._tools import choice, labelled, plan
@@ -59,7 +59,10 @@ class AcpQuestions(Asking):
     def _permission(self, request: Request) -> Said:
         """ACP v1, Tool Calls: Requesting Permission."""
         params, turn = request.params, self._turn()
-        tool = merged(turn.tools if turn else {}, params["toolCall"])
+        tools = turn.tools if turn else {}
+        tool = merged(tools, params["toolCall"])
+        if self._agent.asks_about_all:
+            tool = waiting(tools, tool)
         options = [self._option(one) for one in params["options"]]
         options = [one for one in options if one.id not in self._agent.lasting]
         allowed = (

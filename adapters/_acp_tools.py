@@ -70,6 +70,16 @@ def _told_as_text(text: str) -> Json | None:
         return None
 
 
+def waiting(tools: dict[str, Tool], request: Tool) -> Tool:
+    """The tool that waits for the answer to `request`, or `request` with all of them."""
+    tools.pop(request.id)
+    left = [one for one in tools.values() if not one.ended]
+    if len(left) == 1:
+        return left[0]
+    request.input = {"actions": [input_of(one) for one in left]} if left else None
+    return request
+
+
 def announce(tool: Tool) -> Said:
     """The tool call; again, if its input was not complete before."""
     shown = input_of(tool)

@@ -307,6 +307,7 @@ class Hermes(Acp):
     binary = "hermes-acp"
     environment = ("HERMES_*", "OPENROUTER_*", "NOUS_*", "ANTHROPIC_*", *_OPENAI)
     error_words = "HTTP "
+    going_on = ("cronjob", "background")
     counts_all_turns = True
     homes = (_homes.HERMES,)
     install = "uv tool install 'hermes-agent[acp]'"
@@ -321,6 +322,9 @@ class OpenHands(Acp):
     environment = ("LLM_*", "OPENHANDS_*", "LITELLM_*")
     modes = ("always-ask",)  # not always-approve or llm-approve
     asks = "always-ask"
+    asks_about_all = True
+    # The second one is of the kind `allow_once`, and ends in the mode `llm-approve`.
+    lasting = ("always_proceed", "risk_based")
     project_files = always_loaded = files.OPENHANDS
     writable_paths = ("/dev/pts",)
     homes = (_homes.OPENHANDS,)

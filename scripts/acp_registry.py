@@ -25,7 +25,7 @@ def download() -> bytes:
 
 
 def copy_of(content: bytes, date: str) -> str:
-    """The copy: only what the bridge uses, after its check. Raises ValidationError."""
+    """The copy: the members that the bridge uses, after a check. Raises ValidationError."""
     found = Registry.model_validate({"date": date, "agents": json.loads(content)["agents"]})
     agents = sorted(found.agents, key=lambda agent: agent.id)
     copy = found.model_copy(update={"agents": tuple(agents)})

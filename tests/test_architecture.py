@@ -762,8 +762,8 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/adapters/test_adapters.py": (
         "each adapter uses it",
-        "adapter: contract diff exit_status fields testing; server: registry; adapters: _homes "
-        "_plain _project_files _tools replay",
+        "adapter: contract diff exit_status fields testing; server: registry; "
+        "adapters: _acp_untried _homes _plain _project_files _tools replay",
     ),
     "tests/unit/adapters/test_print_adapters.py": (
         "the adapters of print modes share their cases",

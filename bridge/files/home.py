@@ -56,8 +56,8 @@ class Home:
 
     kept: tuple[str, ...] | None = None
     """For a CLI that creates or replaces files at the top of its folder; `state` has only folders
-    then. Each session has a top of its own, in which it may write everything: no other session
-    reads what it writes there. These files at the top last; the others end with the session."""
+    then. Each session has a top of its own, in which it may write everything, and no other session
+    reads it. These files at the top last; the others end with the session."""
 
     sessions: tuple[str, ...] = ()
     """Patterns for the files of the conversation `{id}` (its first eight letters: `{short}`): if it

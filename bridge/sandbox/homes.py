@@ -42,7 +42,7 @@ def resolve(written: str, environment: Mapping[str, str]) -> str:
 @dataclass(frozen=True, slots=True)
 class PrivateHome:
     """`home` as an agent has it, in `folder`; `source` is the operator's, `links` are to further
-    files of the operator's, by name. `session`: whose own top it has (Home.kept)."""
+    files of the operator's, by name. `session`: the id of the session with a top of its own."""
 
     home: Home
     source: str
@@ -105,8 +105,8 @@ class PrivateHome:
             self._make_top()
 
     def _make_top(self) -> None:
-        """Links to the entries of the common folder, unless an earlier server has made them: what
-        is in the top then belongs to the agent."""
+        """Links to the entries of the common folder, unless an earlier server has made them: the
+        content of the top then belongs to the agent."""
         top = Path(self.named)
         try:
             top.mkdir(mode=0o700)

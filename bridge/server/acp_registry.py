@@ -40,7 +40,7 @@ Variable = Annotated[
 ]
 
 
-class Launch(BaseModel):
+class RegistryLaunch(BaseModel):
     """Arguments and variables of a program; unknown members are ignored."""
 
     model_config = ConfigDict(frozen=True)
@@ -49,15 +49,15 @@ class Launch(BaseModel):
     env: Mapping[Variable, Argument] = Field({}, max_length=20)
 
 
-class Npx(Launch):
+class Npx(RegistryLaunch):
     package: str = Field(pattern=rf"^{_NPM}$")
 
 
-class Uvx(Launch):
+class Uvx(RegistryLaunch):
     package: str = Field(pattern=rf"^{_PYPI}$")
 
 
-class Program(Launch):
+class Program(RegistryLaunch):
     """A program in an archive."""
 
     cmd: str = Field(max_length=200, pattern=rf"^(?:\./)?(?:{_PART}/)*{_PART}$")
@@ -74,13 +74,13 @@ class Distribution(BaseModel):
     binary: Mapping[str, Program] = Field({}, max_length=20)
 
     @property
-    def best(self) -> Launch | None:
+    def best(self) -> RegistryLaunch | None:
         """A package rather than an archive; of archives, that for Linux."""
         programs = [one for system, one in self.binary.items() if system.startswith("linux-")]
         return self.npx or self.uvx or next(iter(programs), None)
 
 
-class Manifest(BaseModel):
+class AgentManifest(BaseModel):
     """An agent of the registry."""
 
     model_config = ConfigDict(frozen=True)
@@ -91,7 +91,7 @@ class Manifest(BaseModel):
     distribution: Distribution
 
     @property
-    def launch(self) -> Launch:
+    def launch(self) -> RegistryLaunch:
         """Raises ConfigurationError if no program for Linux is known."""
         found = self.distribution.best
         if found is None:
@@ -129,7 +129,7 @@ class Registry(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     date: str = Field(pattern=r"^\d{4}-\d\d-\d\d$")
-    agents: tuple[Manifest, ...] = Field(max_length=1000)
+    agents: tuple[AgentManifest, ...] = Field(max_length=1000)
 
 
 @cache
@@ -138,7 +138,7 @@ def copied() -> Registry:
     return Registry.model_validate_json(COPY.read_bytes())
 
 
-def find(agent_id: str) -> Manifest:
+def find(agent_id: str) -> AgentManifest:
     """Raises ConfigurationError, with a suggestion, for an unknown id."""
     known = {one.id: one for one in copied().agents}
     if agent_id not in known:

@@ -23,7 +23,7 @@ from bridge.task.nearest import nearest
 PACKAGE = "bridge.adapters"
 GROUP = "coding_agent_bridge.adapters"
 PREFERRED = ("claude-code", "codex")
-COMMON_NAMES = ("agent", "copilot", "goose")
+COMMON_NAMES = ("agent", "copilot", "dcode", "goose", "grok")
 """Names that other programs also have: the server runs these only if they are configured."""
 
 

@@ -31,8 +31,11 @@ NOTES: dict[tuple[str, str], str] = {
     ("codex-acp", "cancel running"): "as for `codex`",
     ("grok", "allow"): "it runs some commands in the workspace without a question, such as `touch`",
     ("hermes", "allow"): "it asks only before commands that its own patterns call dangerous",
-    ("openhands", "tool"): "without tmux, whose socket the sandbox refuses, and with write access "
-    "to `~/.openhands/cache` (`BRIDGE_SANDBOX_WRITE`)",
+    (
+        "openhands",
+        "tool",
+    ): "without tmux, because the sandbox refuses its socket, and with "
+    "write access to `~/.openhands/cache` (`BRIDGE_SANDBOX_WRITE`)",
     ("aider", "tool"): "it does not call its model again after a command",
 }
 """Remarks on a cell."""

@@ -16,13 +16,14 @@ import psutil
 import pytest
 
 from tests.support.bridge_process import BridgeProcess, bridge
-from tests.support.cli_row import KEY, Cli, Step, tool_of
+from tests.support.cli_row import FOLDERS, KEY, Cli, Step, tool_of
 from tests.support.gemini_server import GeminiServer
 from tests.support.openai_server import OpenAiServer
 from tests.support.real_claude_code import GONE_WITHIN, RealClaudeCode, tool
 from tests.support.responses_server import ResponsesServer
 from tests.support.soak_clis import SOAK_CLIS
 
+__all__ = ["FOLDERS", "KEY", "Cli", "Step"]
 CODEX_WAITS = 30_000  # ms: until a command that runs longer continues in the background
 
 

@@ -184,6 +184,13 @@ def test_the_operator_can_configure_any_agent() -> None:
         ("droid", ["exec", "--output-format", "acp"]),
         ("auggie", ["--acp"]),
         ("kiro", ["acp"]),
+        ("grok", ["agent", "stdio"]),
+        ("hermes", []),
+        ("openhands", ["acp"]),
+        ("deepagents", ["--model=m", "--acp"]),
+        ("qoder", ["--acp"]),
+        ("junie", ["--acp=true"]),
+        ("pi", []),
         ("claude-agent-acp", []),
         ("codex-acp", []),
     ],
@@ -247,7 +254,7 @@ def test_qwen_learns_and_suggests_nothing_by_itself() -> None:
 
 
 def test_every_preset_can_be_loaded_by_its_name() -> None:
-    assert len(PRESETS) == 16
+    assert len(PRESETS) == 23
     for name in PRESETS:
         assert registry.load(name).name == name
 
@@ -966,6 +973,55 @@ def test_the_client_sees_the_diff_of_an_edit_that_it_decides_about() -> None:
     assert question.subject and question.subject["changes"][0].endswith("\n-a\n+b\n")
 
 
+def test_the_whole_command_is_shown_where_the_request_has_only_its_beginning() -> None:
+    """As kimi 2.1.0 sends it: the input of the tool is a text, which comes before the request."""
+    command = f"touch /tmp/{'x' * 200}"
+    talk = Talk("kimi").begun()
+    given = [
+        {"type": "content", "content": {"type": "text", "text": json.dumps({"command": command})}}
+    ]
+    (call,) = talk.update(
+        sessionUpdate="tool_call", toolCallId="t1", title="Bash", status="pending", content=given
+    )
+    assert call == ToolCall("t1", "Bash", {"command": command})
+    short = [{"type": "content", "content": {"type": "text", "text": f"Running: {command[:20]}…"}}]
+    question = talk.question(title="Bash", content=short)
+    assert f"command: {command}\n" in question.text
+    assert question.subject and question.subject["command"] == command
+
+
+def test_a_text_that_a_tool_has_printed_is_not_its_input() -> None:
+    talk = Talk().begun()
+    printed = [{"type": "content", "content": {"type": "text", "text": '{"command": "x"}'}}]
+    call, _ = talk.update(
+        sessionUpdate="tool_call_update",
+        toolCallId="t1",
+        title="Bash",
+        status="completed",
+        content=printed,
+    )
+    assert call == ToolCall("t1", "Bash", {"title": "Bash"})
+
+
+def test_a_request_that_names_no_tool_shows_those_that_wait() -> None:
+    """As openhands 1.16.0 asks, for all of its actions."""
+    talk = Talk("openhands").begun()
+    confirmation: Json = {"toolCallId": "confirmation-1", "title": "Confirm", "kind": "other"}
+    for number, command in enumerate(("rm -r x", "rm -r y")):
+        talk.update(
+            sessionUpdate="tool_call",
+            toolCallId=f"t{number}",
+            title="terminal",
+            status="pending",
+            rawInput={"command": command},
+        )
+        question = talk.question(number, **confirmation)
+        assert command in question.text
+        assert question.subject
+        expected = f"t{number}" if number == 0 else "confirmation-1"
+        assert question.subject["toolCallId"] == expected
+
+
 def test_two_permissions_at_once_are_two_questions() -> None:
     talk = Talk().begun()
     first, second = talk.question(0), talk.question(1, toolCallId="t2")
@@ -996,6 +1052,10 @@ def test_a_permission_without_options_is_cancelled() -> None:
         ("vibe", "allow_always_permanent"),
         ("vibe", "allow_permanent_exact"),
         ("vibe", "allow_permanent_directory_recursive"),
+        ("grok", "always-allow"),
+        ("grok", "reject-always"),
+        ("openhands", "always_proceed"),
+        ("openhands", "risk_based"),
         ("codex-acp", "accept_execpolicy_amendment"),
         ("codex-acp", "apply_network_policy_amendment"),
         ("codex-acp", "allow_always"),
@@ -1243,10 +1303,37 @@ def test_copilot_counts_all_turns_and_its_error_counts_nothing() -> None:
         assert isinstance(last, end)
 
 
+def test_an_error_of_hermes_is_a_text_that_counts_nothing() -> None:
+    talk = Talk("hermes").begun()
+    talk.text("HTTP 401: invalid key")
+    (end,) = talk.end(stopReason="end_turn")
+    assert isinstance(end, Failed)
+    assert end.reason == "auth"
+    talk = Talk("hermes").begun()
+    talk.text("HTTP 401 means that a key is missing")
+    *_, end = talk.end(stopReason="end_turn", usage={"inputTokens": 1, "outputTokens": 2})
+    assert isinstance(end, Done)
+
+
+def test_a_process_that_remembers_a_rejected_key_ends() -> None:
+    talk = Talk("vibe").begun()
+    assert not talk.adapter.spent
+    talk.hear(id=3, error={"code": -32000, "message": "Invalid API key"})
+    assert talk.adapter.spent
+
+
+def test_pi_asks_for_nothing_and_so_requires_the_operators_word() -> None:
+    pi = registry.load("pi")
+    assert "AGENT_FORCE" in (pi.unsupported_reason(AgentConfig("/pi")) or "")
+    assert pi.unsupported_reason(AgentConfig("/pi", force=True)) is None
+
+
 def test_gemini_and_qwen_have_their_own_places_for_usage() -> None:
     talk = Talk().begun()
     quota = {"quota": {"token_count": {"input_tokens": 5, "output_tokens": 6}}}
     assert talk.end(stopReason="end_turn", _meta=quota)[0] == Usage(5, 6)
+    used = {"usage": {"inputTokens": 7, "outputTokens": 8, "modelUsage": {}}}  # grok
+    assert Talk().begun().end(stopReason="end_turn", _meta=used)[0] == Usage(7, 8)
     talk = Talk().begun()
     usage = {"usage": {"inputTokens": 1, "outputTokens": 2, "thoughtTokens": 3}}
     assert talk.text("", _meta=usage) == []

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from bridge.adapter import AgentConfig, SessionStart
 from bridge.errors import ConfigurationError
 from bridge.server import registry
-from bridge.server.acp_registry import COPY, Manifest, copied
+from bridge.server.acp_registry import COPY, AgentManifest, copied
 from scripts.acp_registry import copy_of
 
 Json = dict[str, Any]
@@ -52,7 +52,7 @@ def test_the_copy_is_what_the_script_writes() -> None:
     ],
 )
 def test_a_kind_of_launch_names_its_program(distribution: Json, program: str, install: str) -> None:
-    agent = Manifest.model_validate(manifest(**distribution))
+    agent = AgentManifest.model_validate(manifest(**distribution))
     assert (agent.program, agent.install) == (program, install)
 
 
@@ -84,7 +84,7 @@ def test_a_kind_of_launch_names_its_program(distribution: Json, program: str, in
 )
 def test_a_manifest_that_could_run_something_else_is_refused(distribution: Json) -> None:
     with pytest.raises(ValidationError):
-        Manifest.model_validate(manifest(**distribution))
+        AgentManifest.model_validate(manifest(**distribution))
     with pytest.raises(ValidationError):
         copy_of(json.dumps({"agents": [manifest(**distribution)]}).encode(), "2026-01-01")
 
@@ -96,6 +96,6 @@ def test_an_unknown_id_gets_a_suggestion() -> None:
 
 def test_an_agent_without_a_program_for_linux_is_named() -> None:
     only = {"windows-x86_64": {"cmd": "./x.exe", "archive": "https://h/x"}}
-    agent = Manifest.model_validate(manifest(binary=only))
+    agent = AgentManifest.model_validate(manifest(binary=only))
     with pytest.raises(ConfigurationError, match="acp:one: the registry has no program for Linux"):
         _ = agent.program
