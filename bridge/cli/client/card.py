@@ -10,7 +10,8 @@ from typing import Any
 
 from bridge.cli.client.keyboard import Key
 from bridge.cli.client.line_editor import LineEditor
-from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
+from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion
+from bridge.task.events import Option
 from bridge.task.text import exact
 
 Line = tuple[str, str]
@@ -58,8 +59,8 @@ class QuestionCard:
         self.question = question
         self.drawn = now
         self._title = f"{agent} needs you" + (f" in {directory}" if directory else "")
-        self._confirm: QuestionOption | None = None
-        self._chosen: list[QuestionOption] = []
+        self._confirm: Option | None = None
+        self._chosen: list[Option] = []
         self._words = line is not None or question.free_text
         self._answer = line or LineEditor()
         self._line = line if line and line.text else None  # while a person types
@@ -87,7 +88,7 @@ class QuestionCard:
             return ChosenAnswer((option,))
         return self._command(key.name)
 
-    def _option(self, name: str) -> QuestionOption | None:
+    def _option(self, name: str) -> Option | None:
         kinds = {"y": ("allow_once",), "a": ("allow_always",), "n": ("reject_once",)}
         if name in kinds:
             return next(filter(None, map(self.question.of_kind, kinds[name])), None)
@@ -113,7 +114,7 @@ class QuestionCard:
                 self._help = True
         return None
 
-    def _toggle(self, option: QuestionOption) -> None:
+    def _toggle(self, option: Option) -> None:
         if option in self._chosen:
             self._chosen.remove(option)
         else:

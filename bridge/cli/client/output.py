@@ -12,6 +12,8 @@ import orjson
 
 from bridge.client.questions import OpenQuestion, facts_of, question_of, text_of
 from bridge.client.shapes import Json, short, state_of
+from bridge.task.events import Plan
+from bridge.task.facts import event_of
 from bridge.task.text import exact, one_line, readable
 
 ANSWER = "assistant-response"
@@ -241,11 +243,9 @@ class TextOutput(Output):
             self._state = state
             self.fields.field("State", state)
         message = (found.get("status") or {}).get("message") or {}
-        facts = facts_of(message)
-        if facts.get("type") == "plan":
-            entries = [one for one in facts.get("entries") or () if isinstance(one, dict)]
-            lines = [f"{one.get('status', '')}: {one.get('content', '')}" for one in entries]
-            self.fields.block("Plan", "\n".join(lines))
+        event = event_of(facts_of(message))
+        if isinstance(event, Plan):
+            self.fields.block("Plan", plan_text(event))
         elif state in ("working", "submitted"):
             text = one_line(text_of(message.get("parts") or ()))
             if text:
@@ -274,6 +274,13 @@ class TextOutput(Output):
                 self.fields.block("Data", json.dumps(part["data"], indent=2, ensure_ascii=False))
             elif "raw" in part or "url" in part:
                 self.fields.field("File", _file(part))
+
+
+def plan_text(plan: Plan) -> str:
+    """A line for each step of a plan."""
+    marks = {"completed": "✓", "in_progress": "→"}
+    lines = [f"{marks.get(one.status, '·')} {one_line(one.text)}" for one in plan.entries]
+    return "\n".join(lines)
 
 
 def _file(part: Json) -> str:

@@ -7,11 +7,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from bridge.cli.client.output import TextOutput, show_reason, show_usage
+from bridge.cli.client.output import TextOutput, plan_text, show_reason, show_usage
 from bridge.cli.client.screen import Screen, ScreenFields
 from bridge.cli.client.tasks import word_of
 from bridge.client.questions import closed_by, facts_of, question_of, text_of
 from bridge.client.shapes import Json, short, state_of
+from bridge.task.events import Plan, Question, Queued, ToolCall, ToolResult
+from bridge.task.facts import event_of
 from bridge.task.text import one_line, readable
 
 _SUBJECTS = ("command", "cmd", "file_path", "path", "pattern", "url", "query", "description")
@@ -82,16 +84,16 @@ class Transcript(TextOutput):
         facts = facts_of(message)
         self._state = state
         self._word = word_of(found)
-        match facts.get("type"):
-            case "tool_call":
-                self._tools[str(facts.get("id"))] = _tool(facts)
-            case "tool_result":
-                label = self._tools.pop(str(facts.get("id")), _tool(facts))
+        match event := event_of(facts):
+            case ToolCall():
+                self._tools[event.id] = _tool(event)
+            case ToolResult():
                 self.fields.close()
-                self._screen.print(*_result(facts, label))
-            case "plan":
-                self._show_plan(facts)
-            case "queued" | "question":
+                label = self._tools.pop(event.id, event.name or "Tool")
+                self._screen.print(*_result(event, label))
+            case Plan():
+                self._show_plan(event)
+            case Queued() | Question():
                 self.fields.close()
             case _ if state in ("working", "submitted"):
                 text = one_line(text_of(message.get("parts") or ()))
@@ -99,17 +101,11 @@ class Transcript(TextOutput):
                     self.fields.close()
                     self._screen.print(f"· {text}", "dim")
 
-    def _show_plan(self, facts: Json) -> None:
-        marks = {"completed": "✓", "in_progress": "→"}
-        entries = [one for one in facts.get("entries") or () if isinstance(one, dict)]
-        lines = [
-            f"{marks.get(str(one.get('status')), '·')} {one_line(str(one.get('content', '')))}"
-            for one in entries
-        ]
-        plan = "\n".join(lines)
-        if plan != self._plan:
-            self._plan = plan
-            self.fields.block("Plan", plan)
+    def _show_plan(self, plan: Plan) -> None:
+        text = plan_text(plan)
+        if text != self._plan:
+            self._plan = text
+            self.fields.block("Plan", text)
 
 
 class ConversationTranscript(Transcript):
@@ -134,26 +130,24 @@ class ConversationTranscript(Transcript):
             self.fields.field("Task", ids[0])
 
 
-def _tool(facts: Json) -> str:
+def _tool(call: ToolCall) -> str:
     """`Bash pytest -q`: the name of a tool and its subject."""
-    given = facts.get("input")
+    given = call.input
     if isinstance(given, dict):
         found = next((given[name] for name in _SUBJECTS if given.get(name)), None)
         given = found if isinstance(found, str) else json.dumps(given) if given else ""
     subject = given if isinstance(given, str) else ""
-    return one_line(f"{facts.get('name') or 'Tool'} {subject}").strip()
+    return one_line(f"{call.name or 'Tool'} {subject}").strip()
 
 
-def _result(facts: Json, label: str) -> tuple[str, str]:
+def _result(result: ToolResult, label: str) -> tuple[str, str]:
     """A line for a finished tool, and its style."""
-    if facts.get("status") == "failed":
-        output = facts.get("output")
-        reason = one_line(output) if isinstance(output, str) else ""
+    if result.is_error:
+        reason = one_line(result.output) if isinstance(result.output, str) else ""
         return f"✗ {label}" + (f" ({readable(reason, 80)})" if reason else ""), "red"
     counts = ""
-    changes = [one for one in facts.get("changes") or () if isinstance(one, dict)]
-    if changes:
-        lines = [line for one in changes for line in str(one.get("diff") or "").splitlines()]
+    if result.changes:
+        lines = [line for one in result.changes for line in one.diff.splitlines()]
         added = sum(line.startswith("+") and not line.startswith("+++") for line in lines)
         removed = sum(line.startswith("-") and not line.startswith("---") for line in lines)
         counts = f" +{added} \N{MINUS SIGN}{removed}"

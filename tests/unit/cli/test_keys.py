@@ -7,15 +7,16 @@ import pytest
 from bridge.cli.client.card import COUNTS_AFTER, QuestionCard, Show, request_of
 from bridge.cli.client.keyboard import Key, KeyParser
 from bridge.cli.client.line_editor import CURSOR, LineEditor
-from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
+from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion
+from bridge.task.events import Option
 
-ONCE = QuestionOption("o", "Allow", "allow_once")
-ALWAYS = QuestionOption("w", "Always allow Bash", "allow_always")
-NO = QuestionOption("n", "Do not", "reject_once")
+ONCE = Option("o", "Allow", "allow_once")
+ALWAYS = Option("w", "Always allow Bash", "allow_always")
+NO = Option("n", "Do not", "reject_once")
 SUBJECT = {"name": "Bash", "input": {"command": "npm test", "timeout": 5}}
 
 
-def question(*options: QuestionOption, **members: object) -> OpenQuestion:
+def question(*options: Option, **members: object) -> OpenQuestion:
     return OpenQuestion("q", "permission", "May I?", options or (ONCE, ALWAYS, NO), **members)  # type: ignore[arg-type]
 
 
@@ -119,14 +120,11 @@ def test_keys_decide(names: list[str], action: object) -> None:
 
 def test_a_question_without_an_option_has_no_key_for_it() -> None:
     for name in ("y", "a", "n", "r", "t"):
-        assert (
-            press(card(question(QuestionOption("x", "Red", "choice"), free_text=False)), name)
-            is None
-        )
+        assert press(card(question(Option("x", "Red", "choice"), free_text=False)), name) is None
 
 
 def test_several_options_are_toggled_and_sent_by_enter() -> None:
-    colours = [QuestionOption(name, name, "choice") for name in ("red", "green", "blue")]
+    colours = [Option(name, name, "choice") for name in ("red", "green", "blue")]
     several = question(*colours, multiple=True)
     assert press(card(several), "3", "1", "2", "2", "enter") == ChosenAnswer(
         (colours[2], colours[0])
@@ -166,7 +164,7 @@ def test_leaving_and_showing_decide_nothing() -> None:
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (40, 14)])
 @pytest.mark.parametrize("count", [1, 3, 9, 20])
 def test_a_card_fits_and_always_shows_its_options(width: int, height: int, count: int) -> None:
-    options = [QuestionOption(str(n), f"Option {n} " + "x" * 100, "choice") for n in range(count)]
+    options = [Option(str(n), f"Option {n} " + "x" * 100, "choice") for n in range(count)]
     subject = {"name": "Bash", "input": {"command": "\n".join("word " * 50 for _ in range(90))}}
     lines = card(question(*options, subject=subject)).lines(wrap, width, height)
     assert len(lines) <= height
