@@ -3,7 +3,7 @@ as an object for programs. A codec renders an update when it has a reader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,10 +31,10 @@ from bridge.task.events import (
 from bridge.task.facts import Facts, facts_of, facts_of_answer, facts_of_usage
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import StatusUpdate, Task
+from bridge.task.subject import how_to_answer
 from bridge.task.text import exact, one_line, readable
 from bridge.task.transitions import TaskState
 
-OPTION_CHARS = 400  # characters of the name of an option
 RESULT_CHARS = 80  # characters of the output of a tool that did not fail
 Words = tuple[str, Facts | None]
 
@@ -163,7 +163,7 @@ def _tool(event: ToolCall | ToolResult) -> str:
 
 def _question(asked: Question, update: StatusUpdate) -> Words:
     """The question, after the problem of the last answer."""
-    lines = [update.hint, exact(asked.text), *_meanings(asked), _answers(asked)]
+    lines = [update.hint, exact(asked.text), how_to_answer(asked)]
     facts = facts_of(asked)
     if asked.patience:
         until = update.time + timedelta(seconds=asked.patience)
@@ -172,25 +172,6 @@ def _question(asked: Question, update: StatusUpdate) -> Words:
     return "\n".join(filter(None, lines)), facts
 
 
-def _meanings(asked: Question) -> Iterator[str]:
-    """The options with a description."""
-    for option in asked.options:
-        if option.description:
-            text = f"{option.name}: {option.description}"
-            yield "- " + exact(text, 2 * OPTION_CHARS).replace("\n", "\n  ")
-
-
 def _time(time: datetime) -> str:
     """As RFC 3339, in milliseconds."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _answers(asked: Question) -> str:
-    """How to answer, for a model as well as for a person."""
-    if not asked.options:
-        return ""
-    names = ", ".join(f'"{exact(option.name, OPTION_CHARS)}"' for option in asked.options)
-    if asked.multiple:
-        return f"Reply with one or more of these, separated by commas: {names}."
-    free = " Or reply in your own words." if asked.free_text else ""
-    return f"Reply with exactly one of: {names}.{free}"
