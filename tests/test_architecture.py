@@ -40,7 +40,7 @@ MOST_FILES, MOST_IN_A_ROOM = (
     3,
     15,
 )  # directly in bridge/; in a room, where a subfolder counts as one
-MOST_BOXES, MOST_ARROWS, MOST_FLOORS = 19, 76, 8  # the adapters are a box, too
+MOST_BOXES, MOST_ARROWS, MOST_FLOORS = 19, 77, 8  # the adapters are a box, too
 
 PURE = {"task", "adapter", "a2a"}
 PURE_LIBRARIES = {"orjson", "pydantic", "pydantic.alias_generators"}
