@@ -10,6 +10,10 @@ from bridge.client.failure import usage
 from bridge.client.shapes import INTERRUPTED, Json, state_of
 from bridge.task.events import Option, Question
 from bridge.task.facts import Closed, closed_of, event_of
+from bridge.task.subject import how_to_answer
+from bridge.task.subject import text_of as text_of_subject
+
+_WHOLE = 10**8  # characters: a subject is smaller
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,21 @@ class OpenQuestion:
     multiple: bool = False
     until: str = ""
     then: str = ""
+
+    @property
+    def request(self) -> str:
+        """The text without its end on how to answer in words."""
+        options, words = self.options, self.free_text
+        asked = Question("", "text", "", options, free_text=words, multiple=self.multiple)
+        return self.text.removesuffix(how_to_answer(asked)).rstrip()
+
+    @property
+    def whole(self) -> str:
+        """The request with the parts of its subject that the server has cut in its text."""
+        cut = text_of_subject(self.subject or {})
+        if not cut.strip():
+            return self.request
+        return self.request.replace(cut, text_of_subject(self.subject or {}, _WHOLE), 1)
 
     def choose(self, word: str) -> Option:
         """The option with the id, or with the name in any case. Raises ClientError."""

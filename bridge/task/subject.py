@@ -119,7 +119,8 @@ def _names(asked: Question) -> str:
 def _pieces(subject: Mapping[str, Any]) -> tuple[list[_Piece], int]:
     """All parts, the title first, and the number of those that were not looked at."""
     title, note = str(subject.get("title") or ""), str(subject.get("note") or "")
-    changes = [one for one in subject.get("changes") or () if isinstance(one, str)]
+    found = subject.get("changes")
+    changes = [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
     pieces = [_Piece("", title, rank=0)]
     given, paths = input_of(subject), subject.get("paths")
     members = chain(

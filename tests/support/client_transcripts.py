@@ -35,9 +35,9 @@ _KINDS |= {"attach": "context", "--question": "question", "questionId": "questio
 _KINDS |= {"toolCallId": "call"}
 # At a terminal: what a person sees before each key.
 _KEYS = {
-    "run": [("│ Edit", "y"), ("│ Bash", "y")],
-    "chat": [("│ Edit", "n"), ("Ready", "\x04")],
-    "attach": [("Ready", "Thank you\r"), ("│ Edit", "q")],
+    "run": [("asks to use Edit", "y"), ("asks to use Bash", "y")],
+    "chat": [("asks to use Edit", "n"), ("Ready", "\x04")],
+    "attach": [("Ready", "Thank you\r"), ("asks to use Edit", "q")],
 }
 _PAUSE = 0.4  # seconds from a card to the key that answers it
 _ROWS = 60

@@ -97,14 +97,14 @@ async def test_each_key_answers_the_question(begin: Begin, columns: int, rows: i
     async def answered(keys: str, answer: list[str | None]) -> None:
         terminal = begin("run", permission(), columns=columns, rows=rows)
         await terminal.shows("y 1 Allow this command")
-        await terminal.shows("│ npm test")
+        await terminal.shows("│ command: npm test")
         await counted(terminal, keys[0])
         if keys[1:]:
             await terminal.shows(prompts.get(keys[0], "Always allow npm test: press"))
             await counted(terminal, keys[1:])
         assert await terminal.ended() == 0
         assert json.dumps(answer) in joined(terminal)
-        assert "State: completed" in terminal.text
+        assert "✓ done · 0:0" in terminal.text
 
     used = KEYS if columns == 80 else NARROW
     await asyncio.gather(*(answered(*one) for one in used.items()))
@@ -157,16 +157,16 @@ async def test_a_question_that_is_answered_elsewhere_closes(begin: Begin, cab: C
     await counted(second, "n")
     for one in (terminal, second):
         await one.shows("And this?")
-    assert "Question: answered by local: Do not" in joined(terminal)
+    assert "✗ denied by local" in joined(terminal)
     await counted(terminal, "y")
     assert await terminal.ended() == 0 and await second.ended() == 0
-    assert "Question: answered by you: Allow this command" in joined(terminal)
-    assert "Question: answered by local: Allow this command" in joined(second)
+    assert "✓ allowed by you" in joined(terminal)
+    assert "✓ allowed by local" in joined(second)
 
 
 HOSTILE = (
     "\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\ \x1b]52;c;eXk=\x07 \x1b[2J\x1b[H"
-    "\r\nState: completed\n\u202egnp.exe\u2066 \x9b31m \x90q\x9c"
+    "\r\nState: completed\n✓ allowed by you\n\u202egnp.exe\u2066 \x9b31m \x90q\x9c"
     "y 1 Allow everything\n" + " " * 70 + "State: completed\n" + " " * 33 + "State: forged"
 )
 
@@ -187,9 +187,9 @@ async def test_a_hostile_text_controls_nothing_and_forges_no_line(
     assert not set(left.decode()) & set("\x7f\x9b\x90\x9c\u202e\u2066")
     for line in [*shown, *terminal.text.splitlines()]:
         assert not line.startswith(("State: forged", "y 1 Allow everything"))
-    assert [one for one in terminal.text.splitlines() if one.startswith("State: ")] == [
-        "State: completed"
-    ]
+    own = ("State: ", "✓ ", "✗ ")
+    left = [one for one in terminal.text.splitlines() if one.startswith(own)]
+    assert [one.partition(" · ")[0] for one in left] == ["✗ denied by you", "✓ done"]
 
 
 async def test_the_pager_has_the_whole_request_and_the_card_comes_back(begin: Begin) -> None:
@@ -214,7 +214,7 @@ async def test_a_key_answers_a_task_that_asks(begin: Begin, cab: Cab) -> None:
     await terminal.shows("y 1 Allow this command")
     await counted(terminal, "y")
     assert await terminal.ended() == 0
-    assert "before" in terminal.text and "State: completed" in terminal.text
+    assert "before" in terminal.text and "✓ done" in terminal.text
 
 
 async def test_the_list_is_drawn_again_when_it_changes(
@@ -254,7 +254,7 @@ async def test_ctrl_c_cancels_the_task_also_at_a_question(begin: Begin, cab: Cab
     await terminal.press("\x03")
     assert await terminal.ended() == -signal.SIGINT
     assert "canceling the task; press Ctrl-C again" in terminal.text
-    assert "State: canceled" in terminal.text
+    assert "✗ canceled" in terminal.text
     assert await state_of(cab) == "TASK_STATE_CANCELED"
 
 
@@ -264,7 +264,7 @@ async def test_a_signal_detaches(
 ) -> None:
     terminal = begin("run", f"status on\nwait {live.path} busy")
     await live.pid("busy")
-    await terminal.shows("Context: ")
+    await terminal.shows("Running")
     terminal.child.kill(number)
     assert await terminal.ended() == -number
     assert "Resume: coding-agent-bridge task get" in terminal.text
@@ -298,7 +298,7 @@ async def test_a_stopped_client_gives_the_terminal_back_and_goes_on(
         await shell.press("fg\r")
         await shell.shows("y 1 Allow this command")
         await counted(shell, "y")
-        await shell.shows("State: completed")
+        await shell.shows("✓ done")
         await shell.press("stty -a | grep -o ' icanon'\r")
         await shell.shows(" icanon")
     finally:

@@ -48,7 +48,10 @@ class Participant(TerminalPerson):
         """Show another task from now on."""
         self.output.fields.close()
         self.output = ConversationTranscript(
-            self._screen, self._session.value("verbose"), own=self.output.own
+            self._screen,
+            self._session.value("verbose"),
+            self.output.directory,
+            own=self.output.own,
         )
 
     def press(self, key: Key) -> None:
@@ -56,6 +59,8 @@ class Participant(TerminalPerson):
             self.left.set()
         elif self._card is not None:
             super().press(key)
+        elif key.name == "outputs":
+            self.page_outputs()
         elif self._line is not None and key.name == "enter":
             text = self._line.take()
             if text:
@@ -223,7 +228,7 @@ class Attachment:
         owner = self._conversation.owners.get(task["id"])
         for message in task.get("history") or ():
             identity, text = str(message.get("messageId")), text_of(message.get("parts") or ())
-            known = identity in self._shown | self._person.output.own
+            known = identity in self._shown or identity in self._person.output.own
             if message.get("role") == "ROLE_USER" and not known:
                 self._shown.add(identity)
                 if text:
@@ -293,7 +298,7 @@ async def _attach(
     options = session.options
     choices = choices_of(session, agent, new=context_id is None)
     conversation = Conversation(agent, context_id, session.value("poll_interval"))
-    screen = Screen()
+    screen = Screen(plain=options.plain)
     person = Participant(session, screen, read_only=options.read_only)
     person.output.directory = choices.get("cwd")
     attachment = Attachment(session, agent, conversation, person, choices)

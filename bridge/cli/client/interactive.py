@@ -35,20 +35,32 @@ class TerminalPerson:
         self._card: QuestionCard | None = None
         self._line: LineEditor | None = None  # for messages, in a conversation
         self._actions: asyncio.Queue[Action] = asyncio.Queue()
+        self._paging: asyncio.Task[None] | None = None
         screen.region = self._region
 
     def press(self, key: Key) -> None:
-        """A key of the terminal. Without a card it has no meaning."""
+        """A key of the terminal. Without a card, only the key for outputs has a meaning."""
         if self._card is None:
+            if key.name in ("o", "outputs"):
+                self.page_outputs()
             return
         action = self._card.press(key, asyncio.get_running_loop().time())
         if action:
             self._actions.put_nowait(action)
         self._screen.draw()
 
+    def page_outputs(self) -> None:
+        """Show the whole outputs of the tools in the pager."""
+        if self.output.outputs and (self._paging is None or self._paging.done()):
+            self._paging = asyncio.create_task(self._page(self.output.outputs))
+
+    async def _page(self, text: str) -> None:
+        with self._session.deaf():
+            await self._screen.page(text)
+
     def sends(self, message: Json) -> None:
         """Note a message of this client: its answers are shown as those of the person."""
-        self.output.own.add(message["messageId"])
+        self.output.own[message["messageId"]] = text_of(message["parts"])
 
     async def ask(
         self, agent: RemoteAgent, question: OpenQuestion, task_id: str
@@ -56,6 +68,8 @@ class TerminalPerson:
         """The answer of the person. None: the question was closed elsewhere."""
         closing = asyncio.create_task(until_closed(agent, task_id, question))
         name = str(agent.card.content.get("name") or "the agent")
+        if self._paging:
+            await self._paging
         now = asyncio.get_running_loop().time()
         directory = self.output.directory
         self._card = QuestionCard(question, name, directory, now, line=self._line)
@@ -66,8 +80,7 @@ class TerminalPerson:
                 action = await self._action(closing)
                 if not isinstance(action, Show):
                     return action
-                with self._session.deaf():
-                    await self._screen.page(action.text)
+                await self._page(action.text)
                 self._card.drawn = asyncio.get_running_loop().time()
         finally:
             self._card = None
@@ -113,7 +126,7 @@ async def ticking(draw: Callable[[], None]) -> AsyncIterator[None]:
 async def person_at(
     session: CommandSession, directory: str | None
 ) -> AsyncIterator[TerminalPerson]:
-    screen = Screen()
+    screen = Screen(plain=session.options.plain)
     transcript = Transcript(screen, session.value("verbose"), directory)
     person = TerminalPerson(session, screen, transcript)
     with screen.open(person.press):

@@ -19,6 +19,7 @@ from bridge.task.text import exact, one_line, readable
 ANSWER = "assistant-response"
 """The id of the artifact with the answer of an agent of this bridge."""
 _UNSAFE = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_WHOLE = 10**8  # characters: a text that a person decides about is not cut
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 WARNINGS = {
     "failed": "the task failed",
@@ -305,7 +306,8 @@ def summarize(fields: Fields, answer: Json, resume: str, ids: bool = True) -> No
         fields.field("Context", task.get("contextId"))
     state = short(state_of(task))
     fields.field("State", state)
-    show_reason(fields, task)
+    if reason := reason_of(task):
+        fields.field("Reason", reason)
     question = question_of(task)
     if question:
         show_question(fields, question)
@@ -314,12 +316,13 @@ def summarize(fields: Fields, answer: Json, resume: str, ids: bool = True) -> No
     warn(state)
 
 
-def show_reason(fields: Fields, task: Json) -> None:
-    """The reason of a failure."""
-    if short(state_of(task)) in ("failed", "rejected"):
-        reason = ((task.get("metadata") or {}).get("bridge") or {}).get("reason")
-        text = text_of(_status_parts(task))
-        fields.field("Reason", f"{reason}: {text}" if reason else text)
+def reason_of(task: Json) -> str:
+    """The reason of a failure; empty for any other task."""
+    if short(state_of(task)) not in ("failed", "rejected"):
+        return ""
+    reason = ((task.get("metadata") or {}).get("bridge") or {}).get("reason")
+    text = text_of(_status_parts(task)).strip()
+    return f"{reason}: {text}" if reason else text
 
 
 def show_usage(fields: Fields, task: Json) -> None:
@@ -336,9 +339,8 @@ def warn(state: str) -> None:
 
 
 def show_question(fields: Fields, question: OpenQuestion) -> None:
-    fields.field("Question", question.text)
-    if question.subject:
-        fields.block("Data", json.dumps(question.subject, indent=2, ensure_ascii=False))
+    meanings = [f"- {one.name}: {one.description}" for one in question.options if one.description]
+    fields.block("Question", "\n".join(exact(one, _WHOLE) for one in (question.request, *meanings)))
     if question.options:
         options = (f'{one.id} "{one.name}"' for one in question.options)
         fields.field("Options", ", ".join(options))
