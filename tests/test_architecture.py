@@ -347,6 +347,7 @@ def test_no_module_imports_the_name_of_another_distribution(path: Path) -> None:
 BROUGHT_BY = {
     "dotenv": "python-dotenv",
     "google": "protobuf",
+    "markdown_it": "rich",
     "grpc": "grpcio",
     "jsonschema": "mcp",
     "opentelemetry": "opentelemetry-sdk",

@@ -232,7 +232,7 @@ def _parted(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 def numbered(diff: str) -> str:
     """A unified diff with the number of each line, and CONTEXT lines around each change. Numbers of
-    removed lines are those of the old text. Text that is no diff stays, with an indent."""
+    removed lines are those of the old text. Any other text stays, with an indent."""
     heads, body = _parted(diff[:_COMPARED].rstrip("\n").split("\n"))
     files = [head[4:] for head in heads if head[:4] in ("--- ", "+++ ")]
     others = [f"{_INDENT}{head}" for head in heads if head[:4] not in ("--- ", "+++ ") and head]

@@ -62,10 +62,7 @@ async def test_a_person_joins_a_conversation_answers_and_goes_on(cab: Cab, begin
     asks = await cab.run("send", "--context-id", context, "permit q1 May I?\ntext after")
     terminal = begin("attach", asks.field("Task"))
     await terminal.shows("y 1 Go on")
-    assert (
-        f"local {MARK} text early\n\n  early\n\n✓ done"
-        in terminal.text
-    )
+    assert f"local {MARK} text early\n\n  early\n\n✓ done" in terminal.text
     await asyncio.sleep(GATE)
     await terminal.press("y")
     await terminal.shows("after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -188,8 +189,80 @@ async def test_a_hostile_text_controls_nothing_and_forges_no_line(
     for line in [*shown, *terminal.text.splitlines()]:
         assert not line.startswith(("State: forged", "y 1 Allow everything"))
     own = ("State: ", "✓ ", "✗ ")
-    left = [one for one in terminal.text.splitlines() if one.startswith(own)]
-    assert [one.partition(" · ")[0] for one in left] == ["✗ denied by you", "✓ done"]
+    lines = [one for one in terminal.text.splitlines() if one.startswith(own)]
+    assert [one.partition(" · ")[0] for one in lines] == ["✗ denied by you", "✓ done"]
+
+
+async def test_an_answer_is_drawn_and_a_plain_one_stays_as_it_is(begin: Begin) -> None:
+    """Two terminals at once: most of the time is the start of a client."""
+    text = "# Title\n\nSome **bold** words.\n\n- one\n- two\n\n```py\nx = 1\n```\n"
+    script = "line " + json.dumps({"type": "text", "text": text})
+    drawn, plain = begin("run", script), begin("run", "--plain", script)
+    bare = begin("run", script, NO_COLOR="1")
+    for one in (drawn, plain, bare):
+        assert await one.ended() == 0
+    assert "  Title\n\n  Some bold words.\n\n   • one\n   • two\n\n   x = 1\n" in drawn.text
+    for one in (plain, bare):
+        assert "  # Title\n\n  Some **bold** words.\n\n  - one\n  - two\n" in one.text
+    assert not re.search(rb"\x1b\[3\dm", bare.raw)
+
+
+async def test_a_streamed_block_is_plain_until_it_ends_and_words_stay_whole(
+    begin: Begin, live: Liveness
+) -> None:
+    first = "line " + json.dumps({"type": "text", "text": "The **first** " + "word " * 30})
+    script = f"{first}\nwait {live.path} busy\ntext and the end"
+    terminal = begin("run", script, columns=40, rows=15)
+    await live.pid("busy")
+    await terminal.shows("The **first** word")
+    shown = " ".join(terminal.lines[:-1]).split()  # the last line is the footer
+    assert set(shown) <= {"The", "**first**", "word"}
+    await live.release("busy")
+    assert await terminal.ended() == 0
+    assert "The first word" in terminal.text and "**" not in terminal.text
+
+
+def tool(*steps: dict[str, object]) -> str:
+    return "\n".join("line " + json.dumps(step) for step in steps)
+
+
+async def test_a_tool_has_a_line_with_its_subject_and_five_lines_of_output(
+    begin: Begin, cab: Cab, live: Liveness
+) -> None:
+    output = "\n".join(f"row {number}" for number in range(60))
+    call = {"type": "tool_call", "id": "c", "name": "Bash"}
+    given = {"command": f"cat {cab.cwd}/notes"}
+    script = tool({**call, "input": given}, {"type": "tool_result", "id": "c", "output": output})
+    script = f"{script}\nwait {live.path} busy"
+    terminal = begin("run", script, PAGER="cat")
+    await terminal.shows("✓ Bash cat notes\n  ⎿ row 0\n    row 1")
+    await terminal.shows("    row 4\n    … 55 more lines: o")
+    await terminal.press("o")
+    await terminal.shows("row 59")
+    await live.release("busy")
+    assert await terminal.ended() == 0
+
+
+async def test_a_failed_task_is_one_line_with_its_reason_and_the_remedy(begin: Begin) -> None:
+    terminal = begin("run", "text begun\nfail No credit is left.", columns=120)
+    assert await terminal.ended() == 0
+    last = terminal.text.rstrip().split("\n")[-4:]
+    assert last[0].startswith("✗ failed · 0:0")
+    assert last[1].endswith(": No credit is left.") and last[1].startswith("  ")
+    assert last[2].startswith("Task: ")
+    assert last[3].startswith("Resume: coding-agent-bridge send --context-id")
+    assert terminal.text.count("No credit") == 1
+
+
+async def test_the_request_stays_with_the_decision_and_its_reason(begin: Begin) -> None:
+    terminal = begin("run", permission(command="rm -r build\nls"))
+    await terminal.shows("y 1 Allow this command")
+    await counted(terminal, "r")
+    await terminal.shows("Reason: ")
+    await counted(terminal, "use make clean\r")
+    assert await terminal.ended() == 0
+    request = "│ Run it?\n│ command:\n│   rm -r build\n│   ls\n✗ denied by you: use make clean\n"
+    assert request in terminal.text
 
 
 async def test_the_pager_has_the_whole_request_and_the_card_comes_back(begin: Begin) -> None:

@@ -1,4 +1,4 @@
-"""The line that says how a question was answered, and by whom."""
+"""The line with the answer to a question and its author."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from bridge.task.text import readable
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ITEM = re.compile(r" {0,3}(?:[-*+]|\d{1,9}[.)]) ")
-# Tags and entities of HTML stay text: a person sees what the agent has written.
+# Tags and entities of HTML stay text: a person sees the words of the agent.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 _PARSER.disable(["entity", "html_block", "html_inline"])
 

@@ -50,7 +50,7 @@ def head_of(result: ToolResult, label: str, seconds: float | None) -> Line:
 
 
 def output_of(result: ToolResult) -> str:
-    """What a person wants to see of a result: the changes of files, or else the output."""
+    """The part of a result that a person reads: the changes of files, or else the output."""
     diffs = [numbered(change.diff) for change in result.changes if change.diff]
     if diffs and not result.is_error:
         return visible("\n".join(diffs))
