@@ -30,6 +30,8 @@ _ID = re.compile(
     r"|[0-9a-f]{8}-\d{1,3}\b)"  # a question: a part of the task's id, and a number
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_SECONDS = re.compile(r"(?m) · \d+\.\d s$")  # of a tool
+_TOOK = re.compile(r"(?m)^([✓✗·] [\w ]+) · \d+:\d\d(?= ·|$)")  # of a task
 _KINDS = {"Context": "context", "--context-id": "context", "contextId": "context"}
 _KINDS |= {"attach": "context", "--question": "question", "questionId": "question"}
 _KINDS |= {"toolCallId": "call"}
@@ -37,7 +39,7 @@ _KINDS |= {"toolCallId": "call"}
 _KEYS = {
     "run": [("asks to use Edit", "y"), ("asks to use Bash", "y")],
     "chat": [("asks to use Edit", "n"), ("Ready", "\x04")],
-    "attach": [("Ready", "Thank you\r"), ("asks to use Edit", "q")],
+    "attach": [("Ready", "Thank you\r"), ("y 1 Allow", "q")],
 }
 _PAUSE = 0.4  # seconds from a card to the key that answers it
 _ROWS = 60
@@ -85,7 +87,6 @@ class Reader:
         try:
             for card, key in _KEYS[words[0]]:
                 await terminal.answered(card, key, _PAUSE)
-                await terminal.hides(card)
             await terminal.ended()
         finally:
             terminal.close()
@@ -97,6 +98,7 @@ class Reader:
             output = output.replace(place, shown)
         shown = _ID.sub(lambda found: found["before"] + self._name(found), output)
         shown = _TIME.sub("2026-11-21T22:55:03.012Z", shown)
+        shown = _TOOK.sub(r"\1", _SECONDS.sub("", shown))
         return "\n".join(line.rstrip() for line in shown.split("\n"))
 
     def _name(self, found: re.Match[str]) -> str:

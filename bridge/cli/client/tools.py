@@ -89,9 +89,9 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def figures(seconds: float, tokens: Any, cost: Any) -> Sequence[str]:
+def figures(seconds: float | None, tokens: Any, cost: Any) -> Sequence[str]:
     """The time, the tokens and the cost of a task, as far as they are known."""
-    parts = [duration(seconds)]
+    parts = [] if seconds is None else [duration(seconds)]
     if isinstance(tokens, int):
         parts.append(f"{tokens:,} tokens")
     if isinstance(cost, int | float):

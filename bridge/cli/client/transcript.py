@@ -55,10 +55,10 @@ class Transcript(TextOutput):
         found = item.get("task") or item.get("statusUpdate") or {}
         if stamp := _stamp(found):
             self._times = [*self._times[:1], stamp]
-        self._note_question(found)
         usage = (found.get("metadata") or {}).get("usage")
         self._usage = usage_of(usage) if isinstance(usage, dict) else self._usage
         super().item(item)
+        self._note_question(found)
         self._screen.draw()
 
     def footer(self, width: int) -> str:
@@ -184,9 +184,8 @@ class Transcript(TextOutput):
         """`✗ failed · 0:05 · 480 tokens · $0.004`, and the reason."""
         state = short(state_of(task))
         mark, style = _ENDS.get(state, (f"· {word_of(task)}", "bold yellow"))
-        took = time.monotonic() - self._began
-        if len(self._times) == 2:
-            took = (self._times[1] - self._times[0]).total_seconds()
+        both = len(self._times) == 2  # a task that ended earlier has one update
+        took = (self._times[1] - self._times[0]).total_seconds() if both else None
         used = figures(took, self._usage.total_tokens, self._cost)
         self.fields.line(" · ".join([mark, *used]), style)
         if reason := reason_of(task):
