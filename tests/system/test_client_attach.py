@@ -100,6 +100,32 @@ async def test_lines_queue_and_ctrl_c_cancels_the_running_task_only(
     assert await states(cab) == ["TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"]
 
 
+async def test_a_line_has_several_rows_a_history_and_commands(cab: Cab, begin: Begin) -> None:
+    (cab.cwd / "notes").mkdir()
+    (cab.cwd / "notes" / "a.md").touch()
+    terminal = begin("chat", "text one")
+    await terminal.shows("Ready")
+    await terminal.press("text two\\\r")
+    await terminal.shows(f"{MARK} text two\n  \N{LEFT ONE EIGHTH BLOCK}\nReady")
+    await terminal.press("text @no\t")
+    await terminal.shows("  text @notes/")
+    await terminal.press("\t\r")
+    await terminal.shows("  two\n")
+    await terminal.shows("  @notes/a.md")
+    await terminal.press("/he\t\r")
+    await terminal.shows("/cancel   cancel the running task")
+    await terminal.press("/quit\r")
+    assert await terminal.ended() == 0
+    second = begin("chat", "text three")
+    await second.shows("Ready")
+    await second.press("\x1b[A\x1b[A\x1b[A")
+    await second.shows(f"{MARK} text two\n  text @notes/a.md")
+    await second.press("\x04")
+    assert await second.ended() == 0
+    (file,) = (cab.home / ".local/state/coding-agent-bridge/history").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 async def test_the_author_of_an_answer_is_shown_to_all(cab: Cab, begin: Begin) -> None:
     task = (await cab.run("send", "permit q1 May I?\npermit q2 And this?")).field("Task")
     reader = begin("attach", task, "--read-only", columns=40, rows=15)

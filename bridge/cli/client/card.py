@@ -133,6 +133,8 @@ class QuestionCard:
                 return Leave()
             case "enter" if now - self.drawn < COUNTS_AFTER:
                 self.drawn = now  # the person had not read the question
+            case "enter" if self._line.breaks():
+                pass
             case "enter" if self._line.text.strip():
                 refusal = self.question.of_kind("reject_once") if self._reason else None
                 return ChosenAnswer((refusal,) if refusal else (), self._line.take())

@@ -11,6 +11,7 @@ from bridge.cli.client import sending
 from bridge.cli.client.card import Action, Line, QuestionCard, Show
 from bridge.cli.client.keyboard import Key
 from bridge.cli.client.line_editor import LineEditor
+from bridge.cli.client.parser import PROGRAM
 from bridge.cli.client.screen import Screen
 from bridge.cli.client.session import CommandSession
 from bridge.cli.client.tasks import groups, list_params
@@ -36,10 +37,11 @@ class TerminalPerson:
         self._line: LineEditor | None = None  # for messages, in a conversation
         self._actions: asyncio.Queue[Action] = asyncio.Queue()
         self._paging: asyncio.Task[None] | None = None
+        session.notice = lambda text: self.output.fields.line(f"{PROGRAM}: {text}")
         screen.region = self._region
 
     def press(self, key: Key) -> None:
-        """A key of the terminal. Without a card, only the key for outputs has a meaning."""
+        """A key of the terminal. Without a card, only the keys of the screen have a meaning."""
         if self._card is None:
             if key.name in ("o", "outputs"):
                 self.page_outputs()

@@ -26,11 +26,14 @@ _NAMES |= {
     "\x17": "word",
     "\x0b": "kill",
     "\x0f": "outputs",
+    "\x0c": "redraw",
+    "\t": "tab",
     "\x01": "home",
     "\x05": "line-end",
 }
 _MOVES = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "line-end"}
 _SEQUENCES = {f"\x1b{first}{letter}": name for letter, name in _MOVES.items() for first in "[O"}
+_SEQUENCES |= {"\x1b\r": "newline", "\x1b\n": "newline"}  # with Alt
 _SEQUENCES |= {"\x1b[3~": "delete", "\x1b[1~": "home", "\x1b[4~": "line-end"}
 
 

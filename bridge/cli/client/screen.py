@@ -13,6 +13,7 @@ import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -56,7 +57,7 @@ class Screen:
     def open(self, on_key: Callable[[Key], None]) -> Iterator[None]:
         """Draw, and read keys. Ctrl-Z gives the terminal back until the command continues."""
         loop = asyncio.get_running_loop()
-        with self._keyboard.reading(on_key):
+        with self._keyboard.reading(partial(self._press, on_key)):
             self._start()
             loop.add_signal_handler(signal.SIGTSTP, self._suspend)
             loop.add_signal_handler(signal.SIGWINCH, self.draw)
@@ -66,6 +67,14 @@ class Screen:
                 loop.remove_signal_handler(signal.SIGTSTP)
                 loop.remove_signal_handler(signal.SIGWINCH)
                 self._stop()
+
+    def _press(self, on_key: Callable[[Key], None], key: Key) -> None:
+        if key.name == "redraw":  # after the output of another program
+            self._console.clear()
+            self._stop()
+            self._start()
+        else:
+            on_key(key)
 
     def draw(self) -> None:
         """Draw the region."""

@@ -37,8 +37,9 @@ CANCELS_WITHIN = 5.0  # seconds that an interrupted command waits for the end of
 class CommandSession:
     """One run of a command. `options` is the command line, `settings` all values with sources.
     `follower`: the task that the command follows now. `owns`: the command began the task, so that
-    an interrupt cancels it. `on_interrupt`: called for SIGINT instead of that. `message_id`: of the
-    message that a repetition of the command resumes, if the server recognises repetitions."""
+    an interrupt cancels it. `on_interrupt`: called for SIGINT instead of that. `notice`: shows a
+    line of diagnostics. `message_id`: of the message that a repetition of the command resumes, if
+    the server recognises repetitions."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -48,6 +49,7 @@ class CommandSession:
         self.message_id: str | None = None
         self.signal: int | None = None
         self.on_interrupt: Callable[[], None] | None = None
+        self.notice: Callable[[str], None] = trace
         self._deaf = False
         self._work: asyncio.Task[int] | None = None
 
@@ -114,7 +116,7 @@ class CommandSession:
             agent,
             poll_interval=self.value("poll_interval"),
             patience=PATIENCE if self.value("timeout") is None else float("inf"),
-            on_break=lambda error: trace(f"{error}; trying again"),
+            on_break=lambda error: self.notice(f"{error}; trying again"),
         )
         return self.follower
 
@@ -212,7 +214,7 @@ class CommandSession:
         if again or number != signal.SIGINT or not cancels or self.follower is None:
             self._work.cancel()
             return
-        trace("canceling the task; press Ctrl-C again to leave at once")
+        self.notice("canceling the task; press Ctrl-C again to leave at once")
         loop = asyncio.get_running_loop()
         loop.call_later(CANCELS_WITHIN, self._work.cancel)
         self._canceling = asyncio.create_task(self._cancel(self.follower))
@@ -222,7 +224,7 @@ class CommandSession:
         try:
             await follower.cancel()
         except ClientError as error:
-            trace(f"the task could not be canceled: {error}")
+            self.notice(f"the task could not be canceled: {error}")
 
 
 def trace(text: str) -> None:

@@ -59,6 +59,10 @@ def press(to: QuestionCard, *names: str, now: float = 1.0) -> object:
         (b"\x1bOD", ["left"]),
         (b"\x1b[3~", ["delete"]),
         (b"\x17", ["word"]),
+        (b"\x1b\r", ["newline"]),
+        (b"\t", ["tab"]),
+        (b"\x0f", ["outputs"]),
+        (b"\x0c", ["redraw"]),
         (b"\x1b[1;5C", []),
         (b"\x1bOP", []),
         (b"\x1by", []),
@@ -246,6 +250,7 @@ def test_words_answer_each_question_of_a_conversation() -> None:
         ("a b left backspace", "|b"),
         ("a b left kill", "a|"),
         ("a b left clear", "|b"),
+        ("a newline b", "a\nb|"),
         ("a blank b c word d", "a d|"),
         ("backspace delete right", "|"),
         ("a escape f1", "a|"),
@@ -261,8 +266,16 @@ def test_a_line_is_edited(names: str, shown: str) -> None:
 def test_a_paste_keeps_its_line_breaks() -> None:
     line = LineEditor("a")
     line.press(Key("paste", "b\r\nc\rd"))
-    assert line.shown == f"ab\N{RETURN SYMBOL}c\N{RETURN SYMBOL}d{CURSOR}"
+    assert line.shown == f"ab\nc\nd{CURSOR}"
     assert line.take() == "ab\nc\nd" and line.text == ""
+
+
+def test_a_backslash_before_enter_breaks_the_line() -> None:
+    line = LineEditor("a\\")
+    assert line.breaks() and line.text == "a\n"
+    assert not line.breaks() and line.text == "a\n"
+    asked = card(question())
+    assert press(asked, "r", "b", "\\", "enter", "c", "enter") == ChosenAnswer((NO,), "b\nc")
 
 
 def test_earlier_lines_come_back_and_the_draft_stays() -> None:
