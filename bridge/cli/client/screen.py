@@ -20,8 +20,8 @@ from rich.live import Live
 from rich.text import Text
 from rich.theme import Theme
 
+from bridge.cli.client.answer_blocks import drawn, finished
 from bridge.cli.client.keyboard import Key, Keyboard
-from bridge.cli.client.markdown import drawn, finished
 from bridge.cli.client.output import Fields
 from bridge.client import config
 from bridge.task.text import exact, readable

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bridge.cli.client.markdown import drawn, finished
+from bridge.cli.client.answer_blocks import drawn, finished
 from tests.support.cases import each
 
 # A text, and the part of it that further text cannot change.
