@@ -142,7 +142,7 @@ async def test_a_key_that_is_held_down_answers_one_question_only(begin: Begin, c
     for _ in range(30):
         await terminal.press("y")
         await asyncio.sleep(0.05)
-    await terminal.shows("And this?")
+    await terminal.shows("│ And this?")
     assert await state_of(cab) == "TASK_STATE_INPUT_REQUIRED"
     await counted(terminal, "n")
     assert await terminal.ended() == 0
@@ -157,7 +157,7 @@ async def test_a_question_that_is_answered_elsewhere_closes(begin: Begin, cab: C
     await second.shows("y 1 Allow this command")
     await counted(second, "n")
     for one in (terminal, second):
-        await one.shows("And this?")
+        await one.shows("│ And this?")
     assert "✗ denied by local" in joined(terminal)
     await counted(terminal, "y")
     assert await terminal.ended() == 0 and await second.ended() == 0
@@ -294,14 +294,44 @@ async def test_the_list_is_drawn_again_when_it_changes(
     begin: Begin, cab: Cab, live: Liveness
 ) -> None:
     terminal = begin("task", "list", "--watch", "--poll-interval", "200ms")
-    await terminal.shows("q leaves")
+    await terminal.shows("q leave")
     await cab.run("send", permission())
-    await terminal.shows("Needs you (1)")
+    await terminal.shows("Needs you")
     await cab.run("send", "--async", f"status on\nwait {live.path} busy")
-    await terminal.shows("Running (1)")
+    await terminal.shows("Running")
     await live.release("busy")
-    await terminal.shows("Done (1)")
-    await terminal.hides("Running (1)")
+    await terminal.shows("Done")
+    await terminal.hides("Running")
+    await terminal.press("q")
+    assert await terminal.ended() == 0
+
+
+async def test_the_selected_task_of_the_list_is_answered_attached_and_canceled(
+    begin: Begin, cab: Cab
+) -> None:
+    first = (await cab.run("send", permission(text="The first?"))).field("Task")
+    second = (await cab.run("send", permission(text="The second?"))).field("Task")
+    terminal = begin("task", "list", "--watch", "--poll-interval", "200ms", rows=30)
+    await terminal.shows(f"→ {second[:8]}  Needs you")
+    await terminal.shows("│ The second?")
+    await counted(terminal, "\x1b[B")
+    await terminal.press("y")  # the person may mean the task that was selected before
+    await terminal.shows(f"→ {first[:8]}  Needs you")
+    await terminal.shows("│ The first?")
+    await counted(terminal, "y")
+    await terminal.shows(f"→ {first[:8]}  Done")
+    await counted(terminal, "\x1b[A")
+    await terminal.shows("│ The second?")
+    await counted(terminal, "\r")
+    await terminal.shows("Ctrl-D leaves")
+    await terminal.shows("y 1 Allow this command")
+    await terminal.press("\x04")
+    await terminal.shows("Enter attach")
+    await terminal.shows("│ The second?")
+    await counted(terminal, "c")
+    await terminal.shows("press c again to cancel the task")
+    await counted(terminal, "c")
+    await terminal.shows(f"→ {second[:8]}  Canceled")
     await terminal.press("q")
     assert await terminal.ended() == 0
 

@@ -179,6 +179,7 @@ def _add_task(commands: Commands) -> None:
     listing.add_argument(
         "--watch", action="store_true", help="show changes until Ctrl-C; JSON Lines in a pipe"
     )
+    listing.set_defaults(read_only=False, after=None, message=None, plain=False)  # of `attach`
     listing.add_argument("--page-token", metavar="T", help="nextPageToken of the page before")
     subscribe = _command(task, "task subscribe", "follow the updates of a task")
     subscribe.add_argument("task", metavar="TASK")

@@ -306,18 +306,20 @@ async def attach(session: CommandSession) -> int:
         if options.after is not None and not agent.card.is_bridge:
             raise needs_extension("--from")
         context_id, task = await find(agent, options.task)
-        return await _attach(session, agent, context_id, task_id=task["id"])
+        return await join(session, agent, context_id, task_id=task["id"])
 
 
 async def chat(session: CommandSession) -> int:
     """Begin a conversation, and take part in it."""
     async with session.connect() as agent:
-        return await _attach(session, agent, session.value("context_id"))
+        return await join(session, agent, session.value("context_id"))
 
 
-async def _attach(
+async def join(
     session: CommandSession, agent: RemoteAgent, context_id: str | None, task_id: str | None = None
 ) -> int:
+    """Take part in a conversation until the person leaves. `context_id` None: the first message
+    begins it; `task_id`: a task of it. Raises ClientError."""
     options = session.options
     choices = choices_of(session, agent, new=context_id is None)
     conversation = Conversation(agent, context_id, session.value("poll_interval"))

@@ -36,6 +36,9 @@ _KEYS = (
 )
 
 
+_OWN = frozenset("yanrtdv?")
+
+
 @dataclass(frozen=True, slots=True)
 class Show:
     """A text for the pager."""
@@ -91,6 +94,11 @@ class QuestionCard:
         if option:
             return ChosenAnswer((option,))
         return self._command(key.name)
+
+    def wants(self, name: str) -> bool:
+        """Whether the key belongs to the card rather than to a list around it."""
+        sends = name == "enter" and bool(self._chosen)
+        return self._line is not None or sends or name in _OWN or name.isdigit()
 
     def _option(self, name: str) -> Option | None:
         kinds = {"y": ("allow_once",), "a": ("allow_always",), "n": ("reject_once",)}

@@ -57,14 +57,14 @@ async def _chat(session: CommandSession) -> int:
 def _keys() -> Mapping[str, Handler]:
     """The commands that draw. Raises ClientError if their library is missing."""
     try:
-        from bridge.cli.client import attach, interactive
+        from bridge.cli.client import attach, interactive, watch
     except ModuleNotFoundError as error:
         hint = "pip install 'coding-agent-bridge[client]'"
         raise usage(f"keys at a terminal require the package {error.name}", hint) from None
     return {
         "run": interactive.run,
         "answer": interactive.answer,
-        "watch": interactive.watch,
+        "watch": watch.watch,
         "attach": attach.attach,
         "chat": attach.chat,
     }

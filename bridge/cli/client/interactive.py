@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bridge.cli.client import sending
@@ -14,14 +13,11 @@ from bridge.cli.client.line_editor import LineEditor
 from bridge.cli.client.parser import PROGRAM
 from bridge.cli.client.screen import Screen
 from bridge.cli.client.session import CommandSession
-from bridge.cli.client.tasks import groups, list_params
 from bridge.cli.client.transcript import Transcript
-from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.follow import until_closed
 from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, text_of
 from bridge.client.shapes import Json
-from bridge.task.text import one_line
 
 TICK = 1.0  # seconds between two drawings of the footer
 
@@ -145,42 +141,3 @@ async def run(session: CommandSession) -> int:
 async def answer(session: CommandSession) -> int:
     """Show the open question of a task, and wait for a key."""
     return await sending.answer(session, person_at)
-
-
-# --- task list --watch --------------------------------------------------------------------------
-
-
-async def watch(session: CommandSession) -> int:
-    """Draw the list of tasks again when it changes, until `q` or Ctrl-C."""
-    screen, over = Screen(), asyncio.Event()
-    tasks: list[Json] = []
-    screen.region = lambda width, height: _rows(tasks, width, height)
-
-    def press(key: Key) -> None:
-        if key.name in ("q", "end"):
-            over.set()
-
-    async with session.connect() as agent:
-        with screen.open(press):
-            while not over.is_set():
-                page = await agent.call(bindings.LIST, list_params(session))
-                tasks[:] = page.get("tasks") or []
-                screen.draw()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(over.wait(), session.value("poll_interval"))
-    return 0
-
-
-def _rows(tasks: Sequence[Json], width: int, height: int) -> list[Line]:
-    """The tasks in groups, in at most `height` lines."""
-    rows: list[Line] = []
-    for word, members in groups(tasks):
-        rows.append((f"{word} ({len(members)})", "bold"))
-        for task in members:
-            status = task.get("status") or {}
-            text = text_of((status.get("message") or {}).get("parts") or ())
-            rows.append((f"  {task.get('id')}  {one_line(text)}"[:width], ""))
-    left = len(rows) - (height - 1)
-    if left > 0:
-        rows = [*rows[: height - 2], (f"… {left + 1} more lines: task list", "dim")]
-    return [*rows, ("q leaves", "dim")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,14 @@ class Output:
     def note(self, text: str) -> None:
         """A line for people, beside the result."""
         print(f"coding-agent-bridge: {readable(text)}", file=sys.stderr, flush=True)
+
+
+def width_of(file: IO[str]) -> int | None:
+    """The columns of a terminal; None for a file that is not one."""
+    try:
+        return os.get_terminal_size(file.fileno()).columns if file.isatty() else None
+    except (OSError, ValueError):
+        return None
 
 
 class JsonOutput(Output):

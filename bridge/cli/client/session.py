@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from bridge.cli.client.output import JsonOutput, Output, QuietOutput, TextOutput
@@ -23,6 +24,7 @@ from bridge.client.follow import PATIENCE, Follower
 from bridge.client.local_server import running
 from bridge.client.questions import question_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of
+from bridge.client.short_ids import whole_id
 
 EXIT_STATES = {
     "TASK_STATE_FAILED": 10,
@@ -108,7 +110,22 @@ class CommandSession:
         async with connect(target) as agent:
             if target.insecure and agent.credentials:
                 trace("warning: credentials are sent over a connection that is not verified")
+            await self._complete_ids(agent)
             yield agent
+
+    async def _complete_ids(self, agent: RemoteAgent) -> None:
+        """Replace the short ids of the command line by whole ones. Raises ClientError."""
+        options = self.options
+        both = ("id", "contextId") if options.command == "attach" else ("id",)
+        if isinstance(getattr(options, "task", None), str):
+            options.task = await whole_id(agent, options.task, members=both)
+        if isinstance(getattr(options, "tasks", None), list):
+            options.tasks = [await whole_id(agent, one, members=("id",)) for one in options.tasks]
+        for name, member in (("task_id", "id"), ("context_id", "contextId")):
+            given = self.settings[name]
+            if given.value:
+                whole = await whole_id(agent, given.value, members=(member,))
+                self.settings[name] = replace(given, value=whole)
 
     def follow(self, agent: RemoteAgent) -> Follower:
         """A new follower, which interrupts and errors refer to."""

@@ -9,7 +9,7 @@ from bridge.cli.client.card import decorated
 from bridge.cli.client.decision import asked_in, decision
 from bridge.cli.client.output import TextOutput, plan_text, reason_of
 from bridge.cli.client.screen import Screen, ScreenFields
-from bridge.cli.client.tasks import word_of
+from bridge.cli.client.task_table import word_of
 from bridge.cli.client.tools import figures, first_lines, head_of, label_of, output_of
 from bridge.client.questions import OpenQuestion, closed_by, facts_of, question_of, text_of
 from bridge.client.shapes import Json, short, state_of
