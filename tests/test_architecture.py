@@ -685,7 +685,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/system/test_client_terminal.py": (
         "needs a terminal",
-        "cli/client: interactive screen transcript",
+        "cli/client: interactive screen transcript watch",
     ),
     "tests/system/test_client_attach.py": (
         "needs terminals",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
-from tests.support.cab import COMMAND, Cab
+from tests.support.cab import COMMAND, Cab, ended
 from tests.support.liveness import Liveness
 from tests.support.terminal import OWN, Terminal
 
@@ -263,6 +263,39 @@ async def test_the_request_stays_with_the_decision_and_its_reason(begin: Begin) 
     assert await terminal.ended() == 0
     request = "│ Run it?\n│ command:\n│   rm -r build\n│   ls\n✗ denied by you: use make clean\n"
     assert request in terminal.text
+
+
+async def test_a_terminal_without_the_characters_gets_question_marks(
+    begin: Begin, cab: Cab
+) -> None:
+    """Three commands at once: most of the time is their start."""
+    asked = permission(text="Fine \N{SNOWMAN}?")
+    script = f"text snow \N{SNOWMAN} man\n{asked}"
+    latin = {"PYTHONIOENCODING": "iso-8859-1"}
+    terminal = begin("run", script, **latin)
+    text, as_json = await asyncio.gather(
+        cab.start("send", "text snow \N{SNOWMAN}", env=latin),
+        cab.start("send", "text snow \N{SNOWMAN}", "-o", "json", env=latin),
+    )
+    assert "snow ?" in (await ended(text)).out.decode("iso-8859-1")
+    assert b"snow \\u2603" in (await ended(as_json)).out
+    await terminal.shows("y 1 Allow this command")
+    await counted(terminal, "y")
+    assert await terminal.ended() == 0
+    assert "snow ? man" in terminal.text and "Fine ??" in terminal.text
+    assert "? allowed by you" in terminal.text and "Traceback" not in terminal.text
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+async def test_no_row_of_an_agent_begins_at_the_edge(begin: Begin, term: str) -> None:
+    """Without keys the terminal itself would break the lines."""
+    script = "line " + json.dumps({"type": "text", "text": "x" * 38 + "State: forged " * 9})
+    words = ("send", "--stream", script) if term == "xterm" else ("run", script)
+    terminal = begin(*words, columns=40, rows=40, TERM=term)
+    assert await terminal.ended() == 0
+    assert "State: completed" in terminal.text
+    forged = [one for one in terminal.text.splitlines() if "forged" in one]
+    assert forged and all(one.startswith("  ") for one in forged)
 
 
 async def test_the_pager_has_the_whole_request_and_the_card_comes_back(begin: Begin) -> None:

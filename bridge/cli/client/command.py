@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -99,6 +100,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the command. Returns the exit status. A command that a signal has interrupted ends by
     that signal."""
     as_json = options.output == "json"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that it cannot write becomes `?`
+            stream.reconfigure(errors="replace")
     try:
         session = CommandSession(options)
         as_json = session.json

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import IO, Any
 
 import orjson
 
+from bridge.cli.client.folding import folded, message, width_of
 from bridge.client.questions import OpenQuestion, facts_of, question_of, text_of
 from bridge.client.shapes import Json, short, state_of
 from bridge.task.events import Plan
@@ -21,6 +21,7 @@ ANSWER = "assistant-response"
 """The id of the artifact with the answer of an agent of this bridge."""
 _UNSAFE = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _WHOLE = 10**8  # characters: a text that a person decides about is not cut
+_NOT_ASCII = re.compile("[^\x00-\x7e]")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 WARNINGS = {
     "failed": "the task failed",
@@ -42,15 +43,8 @@ class Output:
 
     def note(self, text: str) -> None:
         """A line for people, beside the result."""
-        print(f"coding-agent-bridge: {readable(text)}", file=sys.stderr, flush=True)
-
-
-def width_of(file: IO[str]) -> int | None:
-    """The columns of a terminal; None for a file that is not one."""
-    try:
-        return os.get_terminal_size(file.fileno()).columns if file.isatty() else None
-    except (OSError, ValueError):
-        return None
+        shown = message(f"coding-agent-bridge: {readable(text)}", width_of(sys.stderr))
+        print(shown, file=sys.stderr, flush=True)
 
 
 class JsonOutput(Output):
@@ -72,7 +66,9 @@ class JsonOutput(Output):
 def print_json(value: Any, lines: bool = False) -> None:
     """Print one document, or one line of JSON Lines."""
     data = orjson.dumps(value, option=0 if lines else orjson.OPT_INDENT_2).decode()
-    print(_UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", data), flush=True)
+    writes_all = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+    unsafe = _UNSAFE if writes_all else _NOT_ASCII
+    print(unsafe.sub(lambda found: json.dumps(found[0])[1:-1], data), flush=True)
 
 
 class QuietOutput(Output):
@@ -144,10 +140,13 @@ class Fields:
         self._file = file or sys.stdout
         self._block: str | None = None
         self._at_start = True
+        self._width = width_of(self._file)
+        self._column = 0  # behind the text of a block
 
     def field(self, label: str, value: object) -> None:
         self.close()
-        print(f"{label}: {' '.join(exact(str(value), 100_000).split())}", file=self._file)
+        line, _ = folded(f"{label}: {' '.join(exact(str(value), 100_000).split())}", self._width)
+        print(line, file=self._file)
         self._file.flush()
 
     def block(self, label: str, text: str) -> None:
@@ -161,11 +160,12 @@ class Fields:
             return
         if self._block != label:
             self.close()
-            self._block, self._at_start = label, True
+            self._block, self._at_start, self._column = label, True, 0
             print(f"{exact(label)}:", file=self._file)
         for line in _LINE.findall(readable(text, len(text) + 1)):
             indent = "  " if self._at_start else ""
-            self._file.write(indent + line)
+            shown, self._column = folded(indent + line, self._width, self._column)
+            self._file.write(shown)
             self._at_start = line.endswith("\n")
         self._file.flush()
 

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from typing import Any
 
+from bridge.cli.client.folding import message, width_of
 from bridge.cli.client.output import JsonOutput, Output, QuietOutput, TextOutput
 from bridge.cli.client.parser import PROGRAM
 from bridge.client import config
@@ -248,5 +249,8 @@ def trace(text: str) -> None:
     """A line of diagnostics on stderr."""
     clean = "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
     with contextlib.suppress(OSError):  # the terminal may be gone
-        print(clean if clean.startswith("Resume") else f"{PROGRAM}: {clean}", file=sys.stderr)
+        command = clean.startswith("curl ")  # it stays one line, for a copy of it
+        if not clean.startswith("Resume"):
+            clean = message(f"{PROGRAM}: {clean}", None if command else width_of(sys.stderr))
+        print(clean, file=sys.stderr)
         sys.stderr.flush()

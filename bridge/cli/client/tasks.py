@@ -6,8 +6,9 @@ import asyncio
 import sys
 from contextlib import aclosing
 
+from bridge.cli.client.folding import width_of
 from bridge.cli.client.messages import stdin_line
-from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn, width_of
+from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
 from bridge.cli.client.sending import needs_extension
 from bridge.cli.client.session import CommandSession, trace
 from bridge.cli.client.task_table import Details, ordered, table, today

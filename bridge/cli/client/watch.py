@@ -27,23 +27,23 @@ _KEYS = "↑ ↓ select  Enter attach  c cancel  q leave"
 
 
 @dataclass(frozen=True, slots=True)
-class Attach:
+class AttachTask:
     task: Json
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelTask:
     task: Json
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AnswerTask:
     task: Json
     question: OpenQuestion
     answer: ChosenAnswer
 
 
-Work = Leave | Attach | Cancel | Reply | Show
+Work = Leave | AttachTask | CancelTask | AnswerTask | Show
 
 
 class TaskWatch:
@@ -72,7 +72,7 @@ class TaskWatch:
             self._select(0)
         self._show_question()
 
-    async def until_left(self) -> Leave | Attach:
+    async def until_left(self) -> Leave | AttachTask:
         """Follow the list, and do the work of the keys. Raises ClientError."""
         while True:
             page = await self._agent.call(bindings.LIST, list_params(self._session))
@@ -83,20 +83,20 @@ class TaskWatch:
             with contextlib.suppress(TimeoutError):
                 seconds = self._session.value("poll_interval")
                 work = await asyncio.wait_for(self._work.get(), seconds)
-                if isinstance(work, Leave | Attach):
+                if isinstance(work, Leave | AttachTask):
                     return work
                 await self._do(work)
 
-    async def _do(self, work: Cancel | Reply | Show) -> None:
+    async def _do(self, work: CancelTask | AnswerTask | Show) -> None:
         try:
             match work:
                 case Show(text):
                     with self._session.deaf():
                         await self._screen.page(text)
                     self._card = None  # it is drawn again
-                case Cancel(task):
+                case CancelTask(task):
                     await self._agent.call(bindings.CANCEL, {"id": task["id"]})
-                case Reply(task, question, answer):
+                case AnswerTask(task, question, answer):
                     parts = answer_parts(question, answer.chosen, answer.text)
                     message = new_message(parts, task["id"], task.get("contextId"), None)
                     metadata = metadata_of(self._session, self._agent, {})
@@ -110,7 +110,7 @@ class TaskWatch:
         if task and self._card and self._card.wants(key.name):
             action = self._card.press(key, now)
             if isinstance(action, ChosenAnswer):
-                self._work.put_nowait(Reply(task, self._card.question, action))
+                self._work.put_nowait(AnswerTask(task, self._card.question, action))
             elif action:
                 self._work.put_nowait(action)
         elif key.name in ("q", "end"):
@@ -122,12 +122,12 @@ class TaskWatch:
         self._screen.draw()
 
     def _act(self, name: str, task: Json, canceling: bool) -> None:
-        """Do what a key means for the selected task."""
+        """Do the work of a key for the selected task."""
         if name == "enter":
-            self._work.put_nowait(Attach(task))
+            self._work.put_nowait(AttachTask(task))
         elif name == "c" and canceling:
             self._note = ""
-            self._work.put_nowait(Cancel(task))
+            self._work.put_nowait(CancelTask(task))
         elif name == "c" and state_of(task) not in TERMINAL:
             self._note, self._canceling = "press c again to cancel the task", True
             self._since = asyncio.get_running_loop().time()
