@@ -243,6 +243,36 @@ async def test_a_tool_has_a_line_with_its_subject_and_five_lines_of_output(
     assert await terminal.ended() == 0
 
 
+async def test_output_waits_until_the_pager_has_ended(
+    begin: Begin, cab: Cab, live: Liveness
+) -> None:
+    call = {"type": "tool_call", "id": "c", "name": "Bash", "input": {}}
+    script = tool(call, {"type": "tool_result", "id": "c", "output": "row"})
+    terminal = begin(
+        "run",
+        f"{script}\nwait {live.path} busy\ntext after",
+        PAGER="sh -c 'cat; echo paged; read line </dev/tty'",
+    )
+    await terminal.shows("⎿ row")
+    await terminal.press("o")
+    await terminal.shows("paged")
+    await live.release("busy")
+    await state(cab, "TASK_STATE_COMPLETED")
+    assert "after" not in terminal.text
+    await terminal.press("\r")
+    assert await terminal.ended() == 0
+    assert (
+        terminal.text.index("paged") < terminal.text.index("  after") < terminal.text.index("✓ d")
+    )
+
+
+async def state(cab: Cab, wanted: str) -> None:
+    """Return when the task has the state."""
+    async with asyncio.timeout(60):
+        while await state_of(cab) != wanted:
+            pass
+
+
 async def test_a_failed_task_is_one_line_with_its_reason_and_the_remedy(begin: Begin) -> None:
     terminal = begin("run", "text begun\nfail No credit is left.", columns=120)
     assert await terminal.ended() == 0

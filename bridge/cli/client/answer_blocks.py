@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import Heading, Markdown, MarkdownElement
 from rich.text import Text
@@ -54,19 +56,39 @@ class _Markdown(Markdown):
 
 
 def drawn(text: str, console: Console, width: int) -> list[Text]:
-    """The lines of a block, at most `width` cells each."""
-    document = _Markdown("", code_theme="ansi_dark", hyperlinks=False)
-    document.parsed = _PARSER.parse(text)
+    """The lines of a part of an answer, at most `width` cells each, with one empty line between two
+    blocks."""
+    lines: list[Text] = []
+    for tokens in _blocks(_PARSER.parse(text)):
+        document = _Markdown("", code_theme="ansi_dark", hyperlinks=False)
+        document.parsed = tokens
+        block = list(_lines(document, console, width))
+        if block:
+            lines += [*([Text()] if lines else ()), *block]
+    return lines
+
+
+def _blocks(tokens: Iterable[Token]) -> Iterator[list[Token]]:
+    """The tokens of each block at the top level."""
+    block: list[Token] = []
+    for token in tokens:
+        block.append(token)
+        if token.level == 0 and token.nesting <= 0:
+            yield block
+            block = []
+
+
+def _lines(document: Markdown, console: Console, width: int) -> Iterator[Text]:
+    """The lines of a document without the empty ones around it."""
+    waiting: list[Text] = []
+    begun = False
     options = console.options.update(width=width, height=None)
-    lines = []
     for segments in console.render_lines(document, options, pad=False):
         line = Text()
         for one in segments:
             line.append(readable(one.text, len(one.text) + 1), one.style)
         line.rstrip()
-        lines.append(line)
-    while lines and not lines[-1]:
-        lines.pop()
-    while lines and not lines[0]:
-        lines.pop(0)
-    return lines
+        waiting = [*waiting, line] if begun or line else []
+        if line:
+            yield from waiting
+            waiting, begun = [], True

@@ -335,7 +335,8 @@ async def join(
         person.lines.put_nowait(options.message)
     with screen.open(person.press):
         async with ticking(screen.draw):
-            await attachment.run(task_id, options.after)
+            async with person.paging():
+                await attachment.run(task_id, options.after)
             person.output.fields.close()
             if conversation.context_id:
                 resume = session.command("attach", conversation.context_id)

@@ -52,9 +52,23 @@ class TerminalPerson:
         if self.output.outputs and (self._paging is None or self._paging.done()):
             self._paging = asyncio.create_task(self._page(self.output.outputs))
 
+    @asynccontextmanager
+    async def paging(self) -> AsyncIterator[None]:
+        """Wait for the end of the pager before the screen closes. An interrupt ends it."""
+        try:
+            yield
+            await (self._paging or asyncio.sleep(0))
+        finally:
+            if self._paging:
+                self._paging.cancel()
+                await asyncio.gather(self._paging, return_exceptions=True)
+
     async def _page(self, text: str) -> None:
-        with self._session.deaf():
-            await self._screen.page(text)
+        try:
+            with self._session.deaf():
+                await self._screen.page(text)
+        except OSError as error:
+            self._session.notice(f"the pager cannot start: {error.strerror}")
 
     def sends(self, message: Json) -> None:
         """Note a message of this client: its answers are shown as those of the person."""
@@ -129,7 +143,8 @@ async def person_at(
     person = TerminalPerson(session, screen, transcript)
     with screen.open(person.press):
         async with ticking(screen.draw):
-            yield person
+            async with person.paging():
+                yield person
             person.output.fields.close()
 
 

@@ -45,6 +45,7 @@ class Screen:
         self.draws_markdown = not (plain or self._console.no_color)
         self._live: Live | None = None
         self._keyboard = Keyboard()
+        self._held: list[tuple[Text, bool]] | None = None  # while another program has the terminal
         self._is_gap = True  # the last line of the transcript is empty
         self.unfinished = ""  # a line of the transcript without its end
         self.region: Callable[[int, int], Sequence[Line]] = lambda width, height: ()
@@ -100,9 +101,8 @@ class Screen:
 
     def print_lines(self, lines: Iterable[Line], *, indent: int = 0) -> None:
         """Add lines to the transcript, each cut at the edge."""
-        shown = [(" " * indent + " ".join(exact(text, _WHOLE).split("\t")), s) for text, s in lines]
-        for text, style in shown:
-            line = Text(text, style)
+        for text, style in lines:
+            line = Text(" " * indent + exact(text, _WHOLE).expandtabs(4), style)
             line.truncate(self.width, overflow="ellipsis")
             self._show(line)
 
@@ -113,6 +113,9 @@ class Screen:
 
     def _show(self, text: Text, *, soft_wrap: bool = False) -> None:
         self._is_gap = False
+        if self._held is not None:
+            self._held.append((text, soft_wrap))
+            return
         with _gone_terminal():
             self._console.print(text, soft_wrap=soft_wrap)
         self.draw()
@@ -142,7 +145,12 @@ class Screen:
             process = await asyncio.create_subprocess_exec(
                 *config.pager(), stdin=asyncio.subprocess.PIPE, env=env
             )
-            await process.communicate(exact(text, _WHOLE).encode())
+            try:
+                await process.communicate(exact(text, _WHOLE).encode())
+            finally:
+                if process.returncode is None:
+                    process.terminate()
+                    await process.wait()
 
     def _wrapped(self, text: str, style: str, indent: int) -> Text:
         given = Text(text, style, tab_size=4)
@@ -181,9 +189,15 @@ class Screen:
     def _given_back(self) -> Iterator[None]:
         """The terminal as another program expects it."""
         self._stop()
-        with self._keyboard.paused():
-            yield
-        self._start()
+        self._held = []
+        try:
+            with self._keyboard.paused():
+                yield
+        finally:
+            held, self._held = self._held, None
+            self._start()
+            for text, soft_wrap in held:
+                self._show(text, soft_wrap=soft_wrap)
 
     def _suspend(self) -> None:
         """Stop the process, as Ctrl-Z does, until the shell continues it."""

@@ -121,6 +121,7 @@ class Transcript(TextOutput):
         left = len(lines) - MOST_REQUEST
         shown = lines[: MOST_REQUEST - 1] if left > 0 else lines
         self.fields.close()
+        self._screen.gap()
         self._screen.print_lines([(f"│ {text}", style) for text, style in shown])
         if left > 0:
             self.keep(asked.whole)

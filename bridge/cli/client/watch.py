@@ -101,7 +101,7 @@ class TaskWatch:
                     message = new_message(parts, task["id"], task.get("contextId"), None)
                     metadata = metadata_of(self._session, self._agent, {})
                     await Follower(self._agent).start(params_of(message, metadata))
-        except ClientError as error:
+        except (ClientError, OSError) as error:
             self._note = f"not done: {error}"
 
     def press(self, key: Key) -> None:

@@ -50,6 +50,10 @@ SHOWN = {
     "emphasis": ("a **b** _c_ `d`", ["a b c d"]),
     "a list": ("- a\n- b", [" • a", " • b"]),
     "code": ("```py\nx = 1\n```", [" x = 1"]),
+    "one empty line between blocks": (
+        "a\n\n```\nb\n\nc\n```\n\nd",
+        ["a", "", " b", "", " c", "", "d"],
+    ),
     "tags": ("a <b>c</b> <!-- d -->", ["a <b>c</b> <!-- d -->"]),
     "a block of tags": ("<div>\nhidden\n</div>", ["<div> hidden </div>"]),
     "entities": ("a &#8238; &lt;", ["a &#8238; &lt;"]),
