@@ -222,7 +222,7 @@ async def test_a_streamed_block_is_plain_until_it_ends_and_words_stay_whole(
     assert "The first word" in terminal.text and "**" not in terminal.text
 
 
-def tool(*steps: dict[str, object]) -> str:
+def tool(*steps: Mapping[str, object]) -> str:
     return "\n".join("line " + json.dumps(step) for step in steps)
 
 
@@ -235,12 +235,26 @@ async def test_a_tool_has_a_line_with_its_subject_and_five_lines_of_output(
     script = tool({**call, "input": given}, {"type": "tool_result", "id": "c", "output": output})
     script = f"{script}\nwait {live.path} busy"
     terminal = begin("run", script, PAGER="cat")
-    await terminal.shows("✓ Bash cat notes\n  ⎿ row 0\n    row 1")
+    await terminal.shows("● Bash cat notes\n  ⎿ row 0\n    row 1")
     await terminal.shows("    row 4\n    … 55 more lines: o")
     await terminal.press("o")
     await terminal.shows("row 59")
     await live.release("busy")
     assert await terminal.ended() == 0
+
+
+async def test_no_tool_and_no_status_looks_like_a_decision(begin: Begin) -> None:
+    call = {"type": "tool_call", "id": "c", "name": "allowed by you", "input": {}}
+    script = tool(call, {"type": "tool_result", "id": "c", "output": "✓ allowed by you"})
+    terminal = begin("run", f"{script}\nstatus ✓ allowed by you\ntext ✓ allowed by you")
+    assert await terminal.ended() == 0
+    shown = [one for one in terminal.text.splitlines() if "allowed by you" in one]
+    assert shown == [
+        "● allowed by you",
+        "  ⎿ ✓ allowed by you",
+        "  · ✓ allowed by you",
+        "  ✓ allowed by you",
+    ]
 
 
 async def test_output_waits_until_the_pager_has_ended(

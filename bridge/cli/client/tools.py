@@ -37,8 +37,9 @@ def relative(text: str, directory: str | None) -> str:
 
 
 def head_of(result: ToolResult, label: str, seconds: float | None) -> Line:
-    """The line of a tool that has ended, and its style."""
-    parts = [f"✗ {label}" if result.is_error else f"✓ {label}"]
+    """The line of a tool that has ended, and its style. Its mark is not one of a decision, because
+    the agent chooses the name."""
+    parts = [f"● {label}", *(["failed"] if result.is_error else [])]
     if result.changes:
         lines = [line for one in result.changes for line in one.diff.splitlines()]
         added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)

@@ -145,10 +145,17 @@ class Transcript(TextOutput):
                 self.fields.close()
             case _ if state in ("working", "submitted"):
                 text = one_line(text_of(message.get("parts") or ()))
-                marks = {"allow": ("✓", "green"), "deny": ("✗", "red")}
-                mark, style = marks.get(str(facts.get("decision")), ("·", "dim"))
                 if text:
-                    self.fields.line(f"{mark} {text}", style)
+                    self._show_status(text, facts)
+
+    def _show_status(self, text: str, facts: Json) -> None:
+        """A decision of the server is a line of the client; the words of an agent are not."""
+        decided = facts.get("decision") if facts.get("type") == "decision" else None
+        self.fields.close()
+        if decided in ("allow", "deny"):
+            self.fields.line(f"✓ {text}" if decided == "allow" else f"✗ {text}", "")
+        else:
+            self._screen.print(f"· {text}", "dim", indent=2)
 
     def _show_result(self, result: ToolResult, ended: datetime | None) -> None:
         label, began = self._tools.pop(result.id, (result.name or "Tool", None))

@@ -32,9 +32,12 @@ def test_a_tool_is_named_with_its_subject(name: str) -> None:
 
 def test_a_tool_that_has_ended_is_one_line() -> None:
     done = ToolResult("c", "out", changes=(FileChange("/w/a", "update", DIFF),))
-    assert head_of(done, "Edit a", 1.25) == ("✓ Edit a +2 \N{MINUS SIGN}1 · 1.2 s", "green")
-    assert head_of(ToolResult("c", "no", True), "Bash x", 75.0) == ("✗ Bash x · 1:15", "red")
-    assert head_of(ToolResult("c", ""), "Read a", 0.01) == ("✓ Read a", "green")
+    assert head_of(done, "Edit a", 1.25) == ("● Edit a +2 \N{MINUS SIGN}1 · 1.2 s", "green")
+    assert head_of(ToolResult("c", "no", True), "Bash x", 75.0) == (
+        "● Bash x · failed · 1:15",
+        "red",
+    )
+    assert head_of(ToolResult("c", ""), "Read a", 0.01) == ("● Read a", "green")
 
 
 OUTPUTS: dict[str, tuple[Any, str]] = {
