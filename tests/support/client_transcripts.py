@@ -30,6 +30,7 @@ _ID = re.compile(
     r"|[0-9a-f]{8}-\d{1,3}\b)"  # a question: a part of the task's id, and a number
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_ROW = re.compile(r"(?m)^(?:[0-9a-f]{8}|ID)  \w.*")
 _SECONDS = re.compile(r"(?m) · \d+\.\d s$")  # of a tool
 _TOOK = re.compile(r"(?m)^([✓✗·] [\w ]+) · \d+:\d\d(?= ·|$)")  # of a task
 _KINDS = {"Context": "context", "--context-id": "context", "contextId": "context"}
@@ -99,7 +100,17 @@ class Reader:
         shown = _ID.sub(lambda found: found["before"] + self._name(found), output)
         shown = _TIME.sub("2026-11-21T22:55:03.012Z", shown)
         shown = _TOOK.sub(r"\1", _SECONDS.sub("", shown))
+        shown = _ROW.sub(self._row, shown)
         return "\n".join(line.rstrip() for line in shown.split("\n"))
+
+    def _row(self, found: re.Match[str]) -> str:
+        """A row of the table of tasks with the names of the page, in columns of no fixed width."""
+        cells = re.split(r" {2,}", found[0])
+        if cells[0] == "ID":
+            return "  ".join(cells)
+        identity, state, _, agent, _, *others = cells
+        names = (name for known, name in self._names.items() if known.startswith(identity))
+        return "  ".join([next(names, identity), state, "2s", agent, FOLDER, *others])
 
     def _name(self, found: re.Match[str]) -> str:
         if found["id"] not in self._names:

@@ -119,9 +119,14 @@ def _cells(task: Json, ids: Mapping[str, str], details: Details, now: datetime) 
         age(begun, now),
         visible(str(known.get("agent") or ""))[:_WIDEST],
         _directory(str(known.get("cwd") or "")),
-        "" if cost is None else f"${cost:.2f}",
+        "" if cost is None else money(cost),
         details.prompts.get(identity, ""),
     )
+
+
+def money(cost: float) -> str:
+    """`$0.0032`, `$1.50`."""
+    return f"${cost:.2f}" if cost >= 0.1 or not cost else f"${cost:.4f}"
 
 
 def age(since: object, now: datetime) -> str:

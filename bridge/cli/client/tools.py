@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bridge.cli.client.card import Line, change_style
+from bridge.cli.client.task_table import money
 from bridge.task.events import ToolCall, ToolResult
 from bridge.task.inputs import COMMANDS, PATHS, URLS, first_of
 from bridge.task.subject import numbered
@@ -96,5 +97,5 @@ def figures(seconds: float | None, tokens: Any, cost: Any) -> Sequence[str]:
     if isinstance(tokens, int):
         parts.append(f"{tokens:,} tokens")
     if isinstance(cost, int | float):
-        parts.append(f"${cost:.2f}" if cost >= 0.1 or not cost else f"${cost:.4f}")
+        parts.append(money(cost))
     return parts
