@@ -265,7 +265,7 @@ async def test_output_waits_until_the_pager_has_ended(
     terminal = begin(
         "run",
         f"{script}\nwait {live.path} busy\ntext after",
-        PAGER="sh -c 'cat; echo paged; read line </dev/tty'",
+        PAGER="sh -c 'cat; echo paged; read line </dev/tty; echo over'",
     )
     await terminal.shows("⎿ row")
     await terminal.press("o")

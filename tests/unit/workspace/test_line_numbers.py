@@ -17,7 +17,9 @@ OLD, NEW = "line 7\nline 8", "line 7\nnew"
 def directory(tmp_path: Path) -> Path:
     made = tmp_path / "work"
     (made / "src").mkdir(parents=True)
-    (made / "src/a.py").write_text("".join(f"line {number}\n" for number in range(1, 10)))
+    (made / "src/a.py").write_text(
+        "".join(["first\n", *(f"line {number}\n" for number in range(1, 10))])
+    )
     return made
 
 
@@ -29,9 +31,9 @@ def test_an_edit_has_the_numbers_of_its_file(directory: Path) -> None:
     for path in (directory / "src/a.py", "src/a.py"):
         diff = edit(path)
         assert "\n@@ -1,2 +1,2 @@\n" in diff
-        assert numbered_in(diff, str(directory)) == diff.replace("-1,2 +1,2", "-7,2 +7,2")
+        assert numbered_in(diff, str(directory)) == diff.replace("-1,2 +1,2", "-8,2 +8,2")
     inside = edit("src/a.py", "ine 3", "INE 3")
-    assert "@@ -3,1 +3,1 @@" in numbered_in(inside, str(directory))
+    assert "@@ -4,1 +4,1 @@" in numbered_in(inside, str(directory))
 
 
 @pytest.mark.parametrize("old", ["line ", "absent", ""])
