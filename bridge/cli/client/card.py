@@ -20,6 +20,7 @@ Wrap = Callable[[str, int], list[str]]
 COUNTS_AFTER = 0.3  # seconds from the drawing of a card to the first key that counts
 _MOST_NUMBERS = 9
 _MOST_MEANING = 3  # lines of the description of an option
+_INDENT, _CHANGE_INDENT = 4, 7  # of the further rows of a line
 _CHANGED = re.compile(r" *\d+ ([+-])")
 _COLOURS = {"+": "green", "-": "red"}
 _KEYS = (
@@ -223,11 +224,15 @@ class QuestionCard:
 
 def decorated(request: str, wrap: Wrap, width: int) -> list[Line]:
     """The lines of a request with their styles: the first one stands out, and the lines of a change
-    have its colours."""
+    have its colours. The further rows of a line have an indent, so that none looks like a line."""
     lines: list[Line] = []
     for number, line in enumerate(request.split("\n")):
         style = change_style(line) or ("" if number else "bold")
-        lines += [(one, style) for one in wrap(line, width)]
+        indent = " " * (_CHANGE_INDENT if change_style(line) else _INDENT)
+        first, *others = wrap(line, width)
+        if others:
+            first, *others = wrap(line, max(_INDENT, width - len(indent)))
+        lines += [(first, style), *((indent + one, style) for one in others)]
     return lines
 
 

@@ -202,6 +202,13 @@ def test_the_lines_of_a_change_have_colours() -> None:
     assert lines[2:] == [("    7 -x", "red"), ("    7 +y", "green")]
 
 
+def test_no_row_of_a_long_line_looks_like_another_line() -> None:
+    request = "Run it?\ncommand: " + "x" * 11 + "cwd: /safe  " + "y" * 20 + "\n    1 +" + "z" * 30
+    rows = [row for row, _ in decorated(request, wrap, 20)]
+    assert [row for row in rows if row[0] != " "] == ["Run it?", "command: xxxxxxx"]
+    assert all(len(row) <= 20 for row in rows)
+
+
 def test_the_card_says_until_when_it_waits() -> None:
     end = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     asked = question(until=end.isoformat(), then="deny")
