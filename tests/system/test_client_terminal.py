@@ -442,7 +442,7 @@ async def test_a_signal_detaches(
 ) -> None:
     terminal = begin("run", f"status on\nwait {live.path} busy")
     await live.pid("busy")
-    await terminal.shows("Running")
+    await terminal.shows("· on")
     terminal.child.kill(number)
     assert await terminal.ended() == -number
     assert "Resume: coding-agent-bridge task get" in terminal.text
