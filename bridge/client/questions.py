@@ -8,29 +8,46 @@ from typing import Any
 
 from bridge.client.failure import usage
 from bridge.client.shapes import INTERRUPTED, Json, state_of
+from bridge.task.events import Option, Question
+from bridge.task.facts import Closed, closed_of, event_of
+from bridge.task.subject import how_to_answer
+from bridge.task.subject import text_of as text_of_subject
 
-
-@dataclass(frozen=True, slots=True)
-class QuestionOption:
-    id: str
-    name: str
-    kind: str
+_WHOLE = 10**8  # characters: a subject is smaller
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
     """`id` None: the agent asks in words only. `text` is for people. `multiple`: an answer may have
-    several options."""
+    several options. `until` and `then`: the time when it ends without an answer, and the
+    consequence, `deny` or `end`."""
 
     id: str | None
     kind: str
     text: str
-    options: tuple[QuestionOption, ...] = ()
+    options: tuple[Option, ...] = ()
     subject: Mapping[str, Any] | None = None
     free_text: bool = True
     multiple: bool = False
+    until: str = ""
+    then: str = ""
 
-    def choose(self, word: str) -> QuestionOption:
+    @property
+    def request(self) -> str:
+        """The text without its end on how to answer in words."""
+        options, words = self.options, self.free_text
+        asked = Question("", "text", "", options, free_text=words, multiple=self.multiple)
+        return self.text.removesuffix(how_to_answer(asked)).rstrip()
+
+    @property
+    def whole(self) -> str:
+        """The request with the parts of its subject that the server has cut in its text."""
+        cut = text_of_subject(self.subject or {})
+        if not cut.strip():
+            return self.request
+        return self.request.replace(cut, text_of_subject(self.subject or {}, _WHOLE), 1)
+
+    def choose(self, word: str) -> Option:
         """The option with the id, or with the name in any case. Raises ClientError."""
         named = [one for one in self.options if one.id == word]
         named = named or [one for one in self.options if one.name.lower() == word.lower()]
@@ -39,7 +56,7 @@ class OpenQuestion:
             raise usage(f"{word!r} is not an option of the question; the options are: {choice}")
         return named[0]
 
-    def of_kind(self, kind: str) -> QuestionOption | None:
+    def of_kind(self, kind: str) -> Option | None:
         return next((one for one in self.options if one.kind == kind), None)
 
 
@@ -50,22 +67,19 @@ def question_of(task: Mapping[str, Any]) -> OpenQuestion | None:
     message = (task.get("status") or {}).get("message") or {}
     facts = facts_of(message)
     text = text_of(message.get("parts") or ())
-    if facts.get("type") != "question":
+    asked = event_of(facts)
+    if not isinstance(asked, Question):
         return OpenQuestion(None, "text", text)
-    options = tuple(
-        QuestionOption(str(one.get("id")), str(one.get("name", "")), str(one.get("kind", "")))
-        for one in facts.get("options") or ()
-        if isinstance(one, dict)
-    )
-    identity = facts.get("questionId")
     return OpenQuestion(
-        None if identity is None else str(identity),
-        str(facts.get("kind", "text")),
+        asked.id or None,
+        asked.kind,
         text,
-        options=options,
-        subject=facts.get("subject"),
-        free_text=facts.get("freeText") is True,
-        multiple=facts.get("multiple") is True,
+        options=asked.options,
+        subject=asked.subject,
+        free_text=asked.free_text,
+        multiple=asked.multiple,
+        until=str(facts.get("until") or ""),
+        then=str(facts.get("then") or ""),
     )
 
 
@@ -73,7 +87,7 @@ def question_of(task: Mapping[str, Any]) -> OpenQuestion | None:
 class ChosenAnswer:
     """The answer to a question: options, or own words; `text` is the reason of a refusal, too."""
 
-    chosen: tuple[QuestionOption, ...]
+    chosen: tuple[Option, ...]
     text: str | None = None
 
 
@@ -81,32 +95,11 @@ class Leave:
     """The decision to leave a question open."""
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The answer that closed a question. `by`: the principal, or `rule`, `timeout`, `limit`.
-    `message_id`: None if no client answered."""
-
-    question_id: str
-    by: str
-    option_ids: tuple[str, ...]
-    message_id: str | None
-
-    def describe(self, options: Sequence[QuestionOption] = ()) -> str:
-        """`answered by anna: Allow`. `options`: those of the question, for their names."""
-        names = {one.id: one.name for one in options}
-        chosen = ", ".join(names.get(one, one) for one in self.option_ids)
-        return f"answered by {self.by or 'a client'}" + (f": {chosen}" if chosen else "")
-
-
 def closed_by(item: Mapping[str, Any]) -> Closed | None:
     """The newest answer in the metadata of a task or of a status update."""
     bridge = (item.get("metadata") or {}).get("bridge")
     found = bridge.get("answered") if isinstance(bridge, dict) else None
-    if not isinstance(found, dict):
-        return None
-    ids = tuple(map(str, found.get("optionIds") or ()))
-    by, message_id = str(found.get("by") or ""), found.get("messageId")
-    return Closed(str(found.get("questionId")), by, ids, message_id)
+    return closed_of(found) if isinstance(found, dict) else None
 
 
 def facts_of(message: Mapping[str, Any]) -> Json:
@@ -122,9 +115,7 @@ def text_of(parts: Sequence[Mapping[str, Any]]) -> str:
     return "".join(str(part["text"]) for part in parts if isinstance(part.get("text"), str))
 
 
-def answer_parts(
-    question: OpenQuestion, chosen: Sequence[QuestionOption], text: str | None
-) -> list[Json]:
+def answer_parts(question: OpenQuestion, chosen: Sequence[Option], text: str | None) -> list[Json]:
     """The parts of the message that answers. `text`: own words, or the reason of a refusal."""
     parts: list[Json] = [{"text": text}] if text else []
     if chosen:

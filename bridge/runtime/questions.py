@@ -23,6 +23,8 @@ from bridge.task.events import (
 )
 from bridge.task.message import Message
 from bridge.task.state import Task
+from bridge.task.subject import text_of
+from bridge.workspace.line_numbers import numbered_in
 from bridge.workspace.project_config import ProjectConfigPolicy
 
 PROJECT_CONFIG = "project-config"  # id of the question whether a repository is trusted
@@ -47,6 +49,11 @@ class Questions:
     def change_rules(self, rules: Sequence[Rule]) -> None:
         """Decide the next questions by these rules."""
         self._rules = rules
+
+    def prepared(self, question: Question, cwd: str) -> Question:
+        """The question with the time that it waits, and the numbers of the changed lines in the
+        files of the directory."""
+        return self.timed(_with_numbers(question, cwd))
 
     def timed(self, question: Question) -> Question:
         """The question with the time that it waits."""
@@ -122,6 +129,18 @@ class Questions:
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+
+def _with_numbers(question: Question, cwd: str) -> Question:
+    subject = question.subject or {}
+    changes = subject.get("changes")
+    if not isinstance(changes, list):
+        return question
+    known = [numbered_in(one, cwd) if isinstance(one, str) else one for one in changes]
+    if known == changes or question.text != text_of(subject):
+        return question
+    subject = {**subject, "changes": known}
+    return replace(question, subject=subject, text=text_of(subject))
 
 
 def give_up(question: Question, text: str, by: str) -> tuple[Answer, Status] | TimedOut:

@@ -206,8 +206,9 @@ class Turn:
                 case Failed(reason=reason) if reason == SESSION_LOST:
                     self._lease.remember(str(uuid.uuid4()), resume=False)
                 case Question():
-                    asked = self._questions.timed(event)
-                    answer = self._questions.decide(asked, self._lease.start.cwd)
+                    cwd = self._lease.start.cwd
+                    asked = self._questions.prepared(event, cwd)
+                    answer = self._questions.decide(asked, cwd)
                     if answer:
                         decided.append((asked, answer))
                         self._recorder.note_decision(self.handle, asked, answer)

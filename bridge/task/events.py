@@ -18,6 +18,7 @@ from bridge.task.text import DATA_BYTES, STATUS_CHARS, capped, capped_object, sh
 OptionKind = Literal["allow_once", "allow_always", "reject_once", "reject_always", "choice"]
 SESSION_LOST = "session-lost"
 """The reason of a Failed: the CLI no longer has the conversation that it should resume."""
+ChangeKind = Literal["create", "update", "delete"]
 PlanStatus = Literal["pending", "in_progress", "completed"]
 QuestionKind = Literal["permission", "choice", "plan", "text", "auth"]
 
@@ -82,7 +83,7 @@ class FileChange:
     """One file that a tool changed; `diff` is a unified diff, empty where the CLI gave none."""
 
     path: str
-    kind: Literal["create", "update", "delete"]
+    kind: ChangeKind
     diff: str = ""
 
 

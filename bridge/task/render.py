@@ -3,20 +3,18 @@ as an object for programs. A codec renders an update when it has a reader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bridge.task.answers import denial
 from bridge.task.artifact import ANSWER_ID
 from bridge.task.events import (
-    Answer,
     Canceled,
     Done,
     Failed,
     Interrupted,
-    Option,
     Plan,
     Question,
     Queued,
@@ -29,16 +27,15 @@ from bridge.task.events import (
     TimedOut,
     ToolCall,
     ToolResult,
-    Usage,
 )
+from bridge.task.facts import Facts, facts_of, facts_of_answer, facts_of_usage
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import StatusUpdate, Task
+from bridge.task.subject import how_to_answer
 from bridge.task.text import exact, one_line, readable
 from bridge.task.transitions import TaskState
 
-OPTION_CHARS = 400  # characters of the name of an option
 RESULT_CHARS = 80  # characters of the output of a tool that did not fail
-Facts = Mapping[str, Any]
 Words = tuple[str, Facts | None]
 
 
@@ -79,10 +76,10 @@ def status_metadata(update: StatusUpdate) -> Mapping[str, Any] | None:
         case Failed(reason=reason) | Interrupted(reason=reason) | TimedOut(reason=reason):
             facts = {"reason": reason}
     if update.answer:
-        facts["answered"] = _answered(update.answer)
+        facts["answered"] = facts_of_answer(update.answer)
     metadata: dict[str, Any] = {"bridge": facts} if facts else {}
     if update.usage:
-        metadata["usage"] = _usage(update.usage)
+        metadata["usage"] = facts_of_usage(update.usage)
     return metadata or None
 
 
@@ -93,17 +90,6 @@ def _retry_at(update: StatusUpdate, details: Facts) -> str | None:
         at = update.time + timedelta(seconds=after)
         return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return details.get("retryAt")
-
-
-def _answered(answer: Answer) -> Facts:
-    """The author and the content of an answer. Without `messageId`: no message of a client did."""
-    known = {
-        "questionId": answer.question_id,
-        "optionIds": [option.id for option in answer.options],
-        "by": answer.by,
-        "messageId": answer.message.id if answer.message else None,
-    }
-    return {name: value for name, value in known.items() if value}
 
 
 def task_metadata(task: Task) -> Mapping[str, Any] | None:
@@ -143,18 +129,17 @@ def _words(update: StatusUpdate) -> Words:
     """The text of a status message, and its facts. The text on progress is one short line."""
     match event := update.event:
         case Thought(text):
-            return one_line(text), {"type": "thought", "text": text}
+            return one_line(text), facts_of(event)
         case Status(text, data):
             return one_line(text), data or None
         case ToolCall() | ToolResult():
-            return _tool(event)
+            return one_line(_tool(event)), facts_of(event)
         case Plan():
             done = sum(entry.status == "completed" for entry in event.entries)
-            plan = {"type": "plan", "entries": [asdict(entry) for entry in event.entries]}
-            return one_line(f"Plan: {done} of {len(event.entries)} done"), plan
+            return one_line(f"Plan: {done} of {len(event.entries)} done"), facts_of(event)
         case Queued():
             text = f"queued: {event.ahead} ahead, {event.answers} waiting for answers"
-            return text, {"type": "queued", **asdict(event)}
+            return text, facts_of(event)
         case Question():
             return _question(event, update)
         case Done():
@@ -166,94 +151,27 @@ def _words(update: StatusUpdate) -> Words:
     raise AssertionError(f"{type(event).__name__} has no words")
 
 
-def _tool(event: ToolCall | ToolResult) -> Words:
-    facts: dict[str, Any]
+def _tool(event: ToolCall | ToolResult) -> str:
     if isinstance(event, ToolCall):
-        facts = {"type": "tool_call", "id": event.id, "name": event.name, "status": "running"}
-        return one_line(f"Using tool: {event.name}"), _facts(facts, event, input=event.input)
-    facts = {
-        "type": "tool_result",
-        "id": event.id,
-        "name": event.name,
-        "status": "failed" if event.is_error else "completed",
-    }
+        return f"Using tool: {event.name}"
     verb = "failed" if event.is_error else "finished"
     output = event.output if isinstance(event.output, str) else ""
     if not event.is_error:  # the facts have all of it; models that delegate read every status
         output = readable(" ".join(output[: 4 * RESULT_CHARS].split()), RESULT_CHARS)
-    text = f"Tool {event.name or event.id} {verb}" + (f": {output}" if output.strip() else "")
-    values = {"output": event.output}
-    if event.changes:
-        values["changes"] = [asdict(change) for change in event.changes]
-    return one_line(text), _facts(facts, event, **values)
-
-
-def _facts(facts: dict[str, Any], event: ToolCall | ToolResult, **values: Any) -> Facts:
-    """`facts` with `values`, and the original bytes of each value that was cut."""
-    if event.parent is not None:
-        facts["parentId"] = event.parent
-    facts |= values
-    if event.truncated:
-        facts["truncated"] = dict(event.truncated)
-    return facts
+    return f"Tool {event.name or event.id} {verb}" + (f": {output}" if output.strip() else "")
 
 
 def _question(asked: Question, update: StatusUpdate) -> Words:
     """The question, after the problem of the last answer."""
-    lines = [update.hint, exact(asked.text), *_meanings(asked), _answers(asked)]
-    facts: dict[str, Any] = {
-        "type": "question",
-        "questionId": asked.id,
-        "kind": asked.kind,
-        "options": [_option(option) for option in asked.options],
-        "freeText": asked.free_text,
-        "multiple": asked.multiple,
-    }
+    lines = [update.hint, exact(asked.text), how_to_answer(asked)]
+    facts = facts_of(asked)
     if asked.patience:
         until = update.time + timedelta(seconds=asked.patience)
-        facts |= {"until": _time(until), "then": "deny" if denial(asked, "") else "end"}
-    if asked.subject is not None:
-        facts["subject"] = asked.subject
-    if asked.truncated:
-        facts["truncated"] = dict(asked.truncated)
+        then = "deny" if denial(asked, "") else "end"
+        facts = {**facts, "until": _time(until), "then": then}
     return "\n".join(filter(None, lines)), facts
-
-
-def _option(option: Option) -> dict[str, Any]:
-    return {name: value for name, value in asdict(option).items() if value or name != "description"}
-
-
-def _meanings(asked: Question) -> Iterator[str]:
-    """The options with a description."""
-    for option in asked.options:
-        if option.description:
-            text = f"{option.name}: {option.description}"
-            yield "- " + exact(text, 2 * OPTION_CHARS).replace("\n", "\n  ")
 
 
 def _time(time: datetime) -> str:
     """As RFC 3339, in milliseconds."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _answers(asked: Question) -> str:
-    """How to answer, for a model as well as for a person."""
-    if not asked.options:
-        return ""
-    names = ", ".join(f'"{exact(option.name, OPTION_CHARS)}"' for option in asked.options)
-    if asked.multiple:
-        return f"Reply with one or more of these, separated by commas: {names}."
-    free = " Or reply in your own words." if asked.free_text else ""
-    return f"Reply with exactly one of: {names}.{free}"
-
-
-def _usage(used: Usage) -> dict[str, Any]:
-    """The members of a usage that are known."""
-    facts = {
-        "inputTokens": used.input_tokens,
-        "outputTokens": used.output_tokens,
-        "totalTokens": used.total_tokens,
-        "costUsd": used.cost_usd,
-        **(used.extra or {}),
-    }
-    return {name: value for name, value in facts.items() if value is not None}

@@ -8,6 +8,7 @@ further lines of a value are indented, so that no value looks like another membe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -28,16 +29,19 @@ from bridge.task.inputs import (
 from bridge.task.text import MESSAGE_CHARS, exact
 
 NAME_CHARS = 100
+OPTION_CHARS = 400  # characters of the name of an option
 LEAST = 40  # characters of a value that are always shown
 _MARK = 48  # characters of the words that a cut value ends with
 _INDENT = "  "
+CONTEXT = 3  # unchanged lines around a change
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d+)? \+(\d{1,9})(?:,\d+)? @@")
 _COMPARED = 64 * 1024  # characters of a change that may repeat a value of the input
 
 
 @dataclass(slots=True)
 class _Piece:
     """A part of the text. `head` precedes the value. `rank`: less is more important. `raw`: the
-    lines of the value have marks of their own, as in a diff."""
+    lines of the value have numbers and marks of their own, as those of a change."""
 
     head: str
     value: str
@@ -52,8 +56,10 @@ class _Piece:
         return len(self.head) + lines + (most + _MARK if cut and most else length) + 4
 
     def text(self, most: int) -> str:
+        if self.raw:
+            return _first_lines(self.value, most)
         shown = exact(self.value, most)
-        if self.raw or "\n" not in shown:
+        if "\n" not in shown:
             return f"{self.head}{shown}"
         first, lines = ("\n", shown) if self.head.endswith(": ") else ("", shown)
         return f"{self.head.rstrip()}{first}" + _indented(lines, all_lines=bool(first))
@@ -86,10 +92,35 @@ def question_text(asked: Question, limit: int) -> str:
     return exact(asked.text, limit)
 
 
+def how_to_answer(asked: Question) -> str:
+    """The end of the text of a question, for a model as well as for a person: the meanings of the
+    options, and their names."""
+    return "\n".join(filter(None, (*_meanings(asked), _names(asked))))
+
+
+def _meanings(asked: Question) -> Iterator[str]:
+    """The options with a description."""
+    for option in asked.options:
+        if option.description:
+            text = f"{option.name}: {option.description}"
+            yield "- " + exact(text, 2 * OPTION_CHARS).replace("\n", "\n  ")
+
+
+def _names(asked: Question) -> str:
+    if not asked.options:
+        return ""
+    names = ", ".join(f'"{exact(option.name, OPTION_CHARS)}"' for option in asked.options)
+    if asked.multiple:
+        return f"Reply with one or more of these, separated by commas: {names}."
+    free = " Or reply in your own words." if asked.free_text else ""
+    return f"Reply with exactly one of: {names}.{free}"
+
+
 def _pieces(subject: Mapping[str, Any]) -> tuple[list[_Piece], int]:
     """All parts, the title first, and the number of those that were not looked at."""
     title, note = str(subject.get("title") or ""), str(subject.get("note") or "")
-    changes = [one for one in subject.get("changes") or () if isinstance(one, str)]
+    found = subject.get("changes")
+    changes = [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
     pieces = [_Piece("", title, rank=0)]
     given, paths = input_of(subject), subject.get("paths")
     members = chain(
@@ -104,7 +135,7 @@ def _pieces(subject: Mapping[str, Any]) -> tuple[list[_Piece], int]:
         if _identity(last, value) not in shown
     ]
     pieces.sort(key=lambda piece: piece.rank and _is_long(piece.value))  # stable
-    pieces += [_Piece("", change, raw=True) for change in changes]
+    pieces += [_Piece("", numbered(change), raw=True) for change in changes]
     known = note in title or any(note == value for _, _, value in found)
     pieces += [_Piece("", f"({note})")] if note and not known else []
     return pieces, MOST_MEMBERS if len(found) > MOST_MEMBERS else 0
@@ -197,6 +228,65 @@ def _parted(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The header and the hunks of a unified diff."""
     start = next((number for number, line in enumerate(lines) if line[:2] == "@@"), len(lines))
     return lines[:start], lines[start:]
+
+
+def numbered(diff: str) -> str:
+    """A unified diff with the number of each line, and CONTEXT lines around each change. Numbers of
+    removed lines are those of the old text. Any other text stays, with an indent."""
+    heads, body = _parted(diff[:_COMPARED].rstrip("\n").split("\n"))
+    files = [head[4:] for head in heads if head[:4] in ("--- ", "+++ ")]
+    others = [f"{_INDENT}{head}" for head in heads if head[:4] not in ("--- ", "+++ ") and head]
+    left = diff.count("\n", _COMPARED)
+    cut = [_more_lines(left)] if left else []
+    names = " → ".join(one for one in dict.fromkeys(files) if one != "/dev/null")
+    if not body:
+        return "\n".join([*([names] if names else ()), *others, *cut])
+    signs = [line[:1] for line in body]
+    counts = f"+{signs.count('+')} \N{MINUS SIGN}{signs.count('-')}" + (" and more" if cut else "")
+    deleted = "deleted, " if files[1:] == ["/dev/null"] else ""
+    return "\n".join([f"{names} ({deleted}{counts})".lstrip(), *others, *_numbered(body), *cut])
+
+
+def _numbered(body: Sequence[str]) -> Iterator[str]:
+    """The lines of hunks. Context that is farther away than CONTEXT lines is counted only."""
+    changed = [number for number, line in enumerate(body) if line[:1] in ("+", "-")]
+    near = {one + step for one in changed for step in range(-CONTEXT, CONTEXT + 1)}
+    old = new = skipped = 0
+    for place, line in enumerate(body):
+        mark, text = line[:1] or " ", line[1:]
+        if skipped and (place in near or mark == "@"):
+            yield _unchanged(skipped)
+            skipped = 0
+        if begins := _HUNK.match(line):
+            old, new = int(begins[1]), int(begins[2])
+            yield from (f"{_INDENT}…",) if place else ()
+        elif mark == " " and place not in near:
+            skipped += 1
+        elif mark in "+- ":
+            yield f"{old if mark == '-' else new:>5} {mark}{text}"
+        else:
+            yield f"{_INDENT}{line}"
+        old, new = old + (mark in "- "), new + (mark in "+ ")
+    if skipped:
+        yield _unchanged(skipped)
+
+
+def _unchanged(number: int) -> str:
+    return f"{_INDENT}… {number} unchanged line{'s' if number > 1 else ''}"
+
+
+def _first_lines(value: str, most: int) -> str:
+    """The lines of a change that fit, and the number of the others."""
+    if len(value) <= most:
+        return exact(value, most)
+    whole = value.rfind("\n", 0, most)
+    if whole < 0:
+        return exact(value, most)
+    return f"{exact(value[:whole], most)}\n{_more_lines(value.count(chr(10), whole))}"
+
+
+def _more_lines(number: int) -> str:
+    return f"{_INDENT}… ({number} more lines are not shown)"
 
 
 def _fair(pieces: Sequence[_Piece], room: int) -> int:

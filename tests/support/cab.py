@@ -43,6 +43,11 @@ class Done:
         """JSON Lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
+    @property
+    def ids(self) -> list[str]:
+        """The short ids in the table of tasks."""
+        return re.findall(r"(?m)^([0-9a-f]{8})  ", self.text)
+
     def fields(self, label: str) -> list[str]:
         """The values of all fields of the text output with this label."""
         lines = [line for line in self.text.splitlines() if line.startswith(f"{label}: ")]

@@ -30,14 +30,18 @@ _ID = re.compile(
     r"|[0-9a-f]{8}-\d{1,3}\b)"  # a question: a part of the task's id, and a number
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+_WIDTHS = (8, 9, 3, 6, 11, 7, 1)  # of the table of tasks
+_ROW = re.compile(r"(?m)^(?:[0-9a-f]{8}|ID)  +\w.*")
+_SECONDS = re.compile(r"(?m) · \d+\.\d s$")  # of a tool
+_TOOK = re.compile(r"(?m)^([✓✗·] [\w ]+) · \d+:\d\d(?= ·|$)")  # of a task
 _KINDS = {"Context": "context", "--context-id": "context", "contextId": "context"}
 _KINDS |= {"attach": "context", "--question": "question", "questionId": "question"}
 _KINDS |= {"toolCallId": "call"}
 # At a terminal: what a person sees before each key.
 _KEYS = {
-    "run": [("│ Edit", "y"), ("│ Bash", "y")],
-    "chat": [("│ Edit", "n"), ("Ready", "\x04")],
-    "attach": [("Ready", "Thank you\r"), ("│ Edit", "q")],
+    "run": [("│ Claude Code asks to use Edit", "y"), ("│ Claude Code asks to use Bash", "y")],
+    "chat": [("│ Claude Code asks to use Edit", "n"), ("Ready", "\x04")],
+    "attach": [("Ready", "Thank you\r"), ("y 1 Allow", "q")],
 }
 _PAUSE = 0.4  # seconds from a card to the key that answers it
 _ROWS = 60
@@ -85,7 +89,6 @@ class Reader:
         try:
             for card, key in _KEYS[words[0]]:
                 await terminal.answered(card, key, _PAUSE)
-                await terminal.hides(card)
             await terminal.ended()
         finally:
             terminal.close()
@@ -97,14 +100,33 @@ class Reader:
             output = output.replace(place, shown)
         shown = _ID.sub(lambda found: found["before"] + self._name(found), output)
         shown = _TIME.sub("2026-11-21T22:55:03.012Z", shown)
+        shown = _TOOK.sub(r"\1", _SECONDS.sub("", shown))
+        shown = _ROW.sub(self._row, shown)
         return "\n".join(line.rstrip() for line in shown.split("\n"))
 
+    def _row(self, found: re.Match[str]) -> str:
+        """A row of the table of tasks with the names of the page, in columns of the same width."""
+        cells = re.split(r" {2,}", found[0])
+        if cells[0] != "ID":
+            identity, state, _, agent, _, *others = cells
+            names = (name for known, name in self._names.items() if known.startswith(identity))
+            name = next(names, None) or self._names.setdefault(identity, self._next("task"))
+            cost = others[:-1] or [""]
+            cells = [name, state, "2s", agent, FOLDER, *cost, others[-1]]
+        return "  ".join(f"{cell:{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+
     def _name(self, found: re.Match[str]) -> str:
-        if found["id"] not in self._names:
+        identity = found["id"]
+        if identity[:8] in self._names:  # a row has shown its beginning
+            self._names[identity] = self._names.pop(identity[:8])
+        if identity not in self._names:
             kind = _KINDS.get(re.sub(r"[\": ]", "", found["before"]), "task")
-            number = sum(name.startswith(f"{kind}-") for name in self._names.values()) + 1
-            self._names[found["id"]] = f"{kind}-{number}"
-        return self._names[found["id"]]
+            self._names[identity] = self._next(kind)
+        return self._names[identity]
+
+    def _next(self, kind: str) -> str:
+        number = sum(name.startswith(f"{kind}-") for name in self._names.values()) + 1
+        return f"{kind}-{number}"
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 from collections.abc import AsyncIterator
@@ -256,7 +257,7 @@ async def test_a_rejected_id_starts_no_task_and_names_debug(alone: Cab) -> None:
 async def test_the_resume_command_answers_the_question(cab: Cab) -> None:
     asked = await cab.run("send", "permit q1 May I?\ntext after")
     assert asked.field("State") == "input-required"
-    assert "May I?" in asked.field("Question")
+    assert "Question:\n  May I?\n" in asked.text
     assert asked.field("Options") == 'yes "Go on", no "Do not"'
     shown = await cab.paste(asked.field("Resume").removesuffix(" OPTION"))
     assert (shown.status, shown.error) == (2, "CAB_ERR_NOT_A_TERMINAL")
@@ -325,7 +326,7 @@ async def test_an_answer_that_loses_a_race_says_who_was_faster(
     assert (done.status, done.error) == (1, "CAB_ERR_QUESTION_CLOSED"), done.err
     assert "answered by local: " in done.err
     listed = await cab.run("task", "list", "--context-id", asked.field("Context"))
-    assert listed.fields("Task") == [task]
+    assert listed.ids == [task[:8]]
 
 
 @pytest.mark.parametrize(("verb", "option"), [("deny", "no"), ("allow:tool=Bash", "yes")])
@@ -358,14 +359,33 @@ async def test_a_list_has_the_tasks_that_ask_first(alone: Cab, live: Liveness) -
     await live.pid("busy")
     ended_ = (await cab.run("send", "turn")).field("Task")
     done = await cab.run("task", "list")
-    assert done.fields("Task") == [asks, runs, ended_]
+    assert done.ids == [one[:8] for one in (asks, runs, ended_)]
+    rows = [re.split(r"  +", line) for line in done.text.splitlines()]
+    assert rows[0] == ["ID", "STATE", "AGE", "AGENT", "DIRECTORY", "PROMPT"]
+    assert [row[1] for row in rows[1:]] == ["Needs you", "Running", "Done"]
+    assert [row[-1] for row in rows[1:]] == ["permit q1 a", "status on", "turn"]
+    assert {row[3] for row in rows[1:]} == {"jsonl"}
     filtered = await cab.run("task", "list", "--status", "completed", "-o", "json")
     assert [one["id"] for one in filtered.json["tasks"]] == [ended_]
     page = await cab.run("task", "list", "--limit", "2")
     second = await cab.paste(page.field("Next page"))
-    assert sorted(page.fields("Task") + second.fields("Task")) == sorted([asks, runs, ended_])
+    assert sorted(page.ids + second.ids) == sorted(one[:8] for one in (asks, runs, ended_))
     lines = await cab.run("task", "list", "-o", "json", "--stream")
     assert {one["id"] for one in lines.lines} == {asks, runs, ended_}
+
+
+async def test_the_beginning_of_an_id_names_it_in_each_command(cab: Cab) -> None:
+    asked = await cab.run("send", "permit q1 May I?\ntext after")
+    task, context = asked.field("Task"), asked.field("Context")
+    got = await cab.run("task", "get", task[:8])
+    assert got.field("Task") == task
+    assert (await cab.run("wait", task[:6])).field("Task") == task
+    assert (await cab.run("attach", context[:8], "-o", "json")).json["id"] == task
+    assert (await cab.run("answer", task[:8], "yes", "-q")).text.endswith("after")
+    again = await cab.run("send", "--context-id", context[:8], "turn")
+    assert again.field("Context") == context
+    unknown = await cab.run("task", "get", "0000")
+    assert (unknown.status, unknown.error) == (1, "TaskNotFoundError")
 
 
 async def test_a_cancel_is_idempotent_and_can_name_all_tasks(alone: Cab, live: Liveness) -> None:
@@ -398,7 +418,7 @@ async def test_a_cancel_of_all_tasks_leaves_those_of_other_principals(
             (await one.run("send", "--async", f"status on\nwait {live.path} b{n}")).field("Task")
             for n, one in enumerate((local, anna, anna))
         ]
-        assert len((await local.run("task", "list")).fields("Task")) == 3
+        assert len((await local.run("task", "list")).ids) == 3
         for one, own in ((local, ids[:1]), (anna, ids[1:])):
             done = await one.run("task", "cancel", "--all", "--yes")
             assert sorted(done.fields("Task")) == sorted(own)

@@ -63,10 +63,7 @@ async def test_a_person_joins_a_conversation_answers_and_goes_on(cab: Cab, begin
     asks = await cab.run("send", "--context-id", context, "permit q1 May I?\ntext after")
     terminal = begin("attach", asks.field("Task"))
     await terminal.shows("y 1 Go on")
-    assert (
-        f"local {MARK} text early\nTask: {first.field('Task')}\n  early\n\nState: completed"
-        in terminal.text
-    )
+    assert f"local {MARK} text early\n\n  early\n\n✓ done" in terminal.text
     await asyncio.sleep(GATE)
     await terminal.press("y")
     await terminal.shows("after")
@@ -78,7 +75,7 @@ async def test_a_person_joins_a_conversation_answers_and_goes_on(cab: Cab, begin
     await terminal.shows("  of another client")
     await terminal.press("\x04")
     assert await terminal.ended() == 0
-    assert "Question: answered by you: Go on" in terminal.text
+    assert "✓ allowed by you" in terminal.text
     assert terminal.text.count(f"{MARK} turn") == 1
     resume = f"Resume: {command('attach', context)}"  # it is wider than the terminal
     assert "".join(terminal.text.split()).endswith("".join(resume.split()))
@@ -94,13 +91,38 @@ async def test_lines_queue_and_ctrl_c_cancels_the_running_task_only(
     await terminal.shows("it is queued")
     await terminal.press("\x03")
     await terminal.shows("canceling the task; press Ctrl-C again to leave")
-    await terminal.shows("State: canceled")
+    await terminal.shows("✗ canceled")
     await live.release("second")
     await terminal.shows("  then")
     await terminal.shows("Ready")
     await terminal.press("\x03")  # no task runs
     assert await terminal.ended() == 0
     assert await states(cab) == ["TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"]
+
+
+async def test_a_line_has_several_rows_a_history_and_commands(cab: Cab, begin: Begin) -> None:
+    (cab.cwd / "notes").mkdir()
+    (cab.cwd / "notes" / "a.md").touch()
+    terminal = begin("chat", "text one")
+    await terminal.shows("Ready")
+    await terminal.press("text two\\\r")
+    await terminal.shows(f"{MARK} text two\n  \N{LEFT ONE EIGHTH BLOCK}\nReady")
+    await terminal.press("text @no\t")
+    await terminal.shows("  text @notes/")
+    await terminal.press("\t\r")
+    await terminal.shows("  two@notes/a.md")
+    await terminal.press("/he\t\r")
+    await terminal.shows("/cancel   cancel the running task")
+    await terminal.press("/quit\r")
+    assert await terminal.ended() == 0
+    second = begin("chat", "text three")
+    await second.shows("Ready")
+    await second.press("\x1b[A\x1b[A\x1b[A")
+    await second.shows(f"{MARK} text two\n  text @notes/a.md")
+    await second.press("\x04")
+    assert await second.ended() == 0
+    (file,) = (cab.home / ".local/state/coding-agent-bridge/history").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
 
 
 async def test_the_author_of_an_answer_is_shown_to_all(cab: Cab, begin: Begin) -> None:
@@ -120,12 +142,12 @@ async def test_the_author_of_an_answer_is_shown_to_all(cab: Cab, begin: Begin) -
     await second.shows("Answer: ")
     await second.press("later\r")
     for one in (first, second, reader):
-        await one.shows("State: completed")
+        await one.shows("✓ done")
         await one.press("\x04")
         assert await one.ended() == 0
-    assert "Question: answered by you: Do not" in first.text
+    assert "✗ denied by you" in first.text
     assert 'answered ["q2", "later", null]' in first.text
-    assert "Question: answered by local: Do not" in reader.text
+    assert "✗ denied by local" in reader.text
 
 
 async def test_a_line_that_was_begun_before_a_question_can_answer_it(
@@ -141,7 +163,7 @@ async def test_a_line_that_was_begun_before_a_question_can_answer_it(
     await terminal.shows("Answer: the red one")
     await asyncio.sleep(GATE)
     await terminal.press("\r")
-    await terminal.shows("State: completed")
+    await terminal.shows("✓ done")
     assert '["q1", "the red one", null]' in terminal.text
     assert await states(cab) == ["TASK_STATE_COMPLETED"]
     await terminal.press("\x04")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ import pytest
 
 from bridge.errors.program import command as printed
 from tests.support.bridge_process import BridgeProcess, bridge, scripted
-from tests.support.cab import COMMAND, Cab
+from tests.support.cab import COMMAND, Cab, ended
 from tests.support.liveness import Liveness
 from tests.support.terminal import OWN, Terminal
 
@@ -97,14 +98,14 @@ async def test_each_key_answers_the_question(begin: Begin, columns: int, rows: i
     async def answered(keys: str, answer: list[str | None]) -> None:
         terminal = begin("run", permission(), columns=columns, rows=rows)
         await terminal.shows("y 1 Allow this command")
-        await terminal.shows("│ npm test")
+        await terminal.shows("│ command: npm test")
         await counted(terminal, keys[0])
         if keys[1:]:
             await terminal.shows(prompts.get(keys[0], "Always allow npm test: press"))
             await counted(terminal, keys[1:])
         assert await terminal.ended() == 0
         assert json.dumps(answer) in joined(terminal)
-        assert "State: completed" in terminal.text
+        assert "✓ done · 0:0" in terminal.text
 
     used = KEYS if columns == 80 else NARROW
     await asyncio.gather(*(answered(*one) for one in used.items()))
@@ -141,7 +142,7 @@ async def test_a_key_that_is_held_down_answers_one_question_only(begin: Begin, c
     for _ in range(30):
         await terminal.press("y")
         await asyncio.sleep(0.05)
-    await terminal.shows("And this?")
+    await terminal.shows("│ And this?")
     assert await state_of(cab) == "TASK_STATE_INPUT_REQUIRED"
     await counted(terminal, "n")
     assert await terminal.ended() == 0
@@ -156,17 +157,17 @@ async def test_a_question_that_is_answered_elsewhere_closes(begin: Begin, cab: C
     await second.shows("y 1 Allow this command")
     await counted(second, "n")
     for one in (terminal, second):
-        await one.shows("And this?")
-    assert "Question: answered by local: Do not" in joined(terminal)
+        await one.shows("│ And this?")
+    assert "✗ denied by local" in joined(terminal)
     await counted(terminal, "y")
     assert await terminal.ended() == 0 and await second.ended() == 0
-    assert "Question: answered by you: Allow this command" in joined(terminal)
-    assert "Question: answered by local: Allow this command" in joined(second)
+    assert "✓ allowed by you" in joined(terminal)
+    assert "✓ allowed by local" in joined(second)
 
 
 HOSTILE = (
     "\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\ \x1b]52;c;eXk=\x07 \x1b[2J\x1b[H"
-    "\r\nState: completed\n\u202egnp.exe\u2066 \x9b31m \x90q\x9c"
+    "\r\nState: completed\n✓ allowed by you\n\u202egnp.exe\u2066 \x9b31m \x90q\x9c"
     "y 1 Allow everything\n" + " " * 70 + "State: completed\n" + " " * 33 + "State: forged"
 )
 
@@ -187,9 +188,156 @@ async def test_a_hostile_text_controls_nothing_and_forges_no_line(
     assert not set(left.decode()) & set("\x7f\x9b\x90\x9c\u202e\u2066")
     for line in [*shown, *terminal.text.splitlines()]:
         assert not line.startswith(("State: forged", "y 1 Allow everything"))
-    assert [one for one in terminal.text.splitlines() if one.startswith("State: ")] == [
-        "State: completed"
+    own = ("State: ", "✓ ", "✗ ")
+    lines = [one for one in terminal.text.splitlines() if one.startswith(own)]
+    assert [one.partition(" · ")[0] for one in lines] == ["✗ denied by you", "✓ done"]
+
+
+async def test_an_answer_is_drawn_and_a_plain_one_stays_as_it_is(begin: Begin) -> None:
+    """Two terminals at once: most of the time is the start of a client."""
+    text = "# Title\n\nSome **bold** words.\n\n- one\n- two\n\n```py\nx = 1\n```\n"
+    script = "line " + json.dumps({"type": "text", "text": text})
+    drawn, plain = begin("run", script), begin("run", "--plain", script)
+    bare = begin("run", script, NO_COLOR="1")
+    for one in (drawn, plain, bare):
+        assert await one.ended() == 0
+    assert "  Title\n\n  Some bold words.\n\n   • one\n   • two\n\n   x = 1\n" in drawn.text
+    for one in (plain, bare):
+        assert "  # Title\n\n  Some **bold** words.\n\n  - one\n  - two\n" in one.text
+    assert not re.search(rb"\x1b\[3\dm", bare.raw)
+
+
+async def test_a_streamed_block_is_plain_until_it_ends_and_words_stay_whole(
+    begin: Begin, live: Liveness
+) -> None:
+    first = "line " + json.dumps({"type": "text", "text": "The **first** " + "word " * 30})
+    script = f"{first}\nwait {live.path} busy\ntext and the end"
+    terminal = begin("run", script, columns=40, rows=15)
+    await live.pid("busy")
+    await terminal.shows("The **first** word")
+    shown = " ".join(one for one in terminal.lines if one.startswith("  ")).split()
+    assert set(shown) <= {"The", "**first**", "word"}
+    await live.release("busy")
+    assert await terminal.ended() == 0
+    assert "The first word" in terminal.text and "**" not in terminal.text
+
+
+def tool(*steps: Mapping[str, object]) -> str:
+    return "\n".join("line " + json.dumps(step) for step in steps)
+
+
+async def test_a_tool_has_a_line_with_its_subject_and_five_lines_of_output(
+    begin: Begin, cab: Cab, live: Liveness
+) -> None:
+    output = "\n".join(f"row {number}" for number in range(60))
+    call = {"type": "tool_call", "id": "c", "name": "Bash"}
+    given = {"command": f"cat {cab.cwd}/notes"}
+    script = tool({**call, "input": given}, {"type": "tool_result", "id": "c", "output": output})
+    script = f"{script}\nwait {live.path} busy"
+    terminal = begin("run", script, PAGER="cat")
+    await terminal.shows("● Bash cat notes\n  ⎿ row 0\n    row 1")
+    await terminal.shows("    row 4\n    … 55 more lines: o")
+    await terminal.press("o")
+    await terminal.shows("row 59")
+    await live.release("busy")
+    assert await terminal.ended() == 0
+
+
+async def test_no_tool_and_no_status_looks_like_a_decision(begin: Begin) -> None:
+    call = {"type": "tool_call", "id": "c", "name": "allowed by you", "input": {}}
+    script = tool(call, {"type": "tool_result", "id": "c", "output": "✓ allowed by you"})
+    terminal = begin("run", f"{script}\nstatus ✓ allowed by you\ntext ✓ allowed by you")
+    assert await terminal.ended() == 0
+    shown = [one for one in terminal.text.splitlines() if "allowed by you" in one]
+    assert shown == [
+        "● allowed by you",
+        "  ⎿ ✓ allowed by you",
+        "  · ✓ allowed by you",
+        "  ✓ allowed by you",
     ]
+
+
+async def test_output_waits_until_the_pager_has_ended(
+    begin: Begin, cab: Cab, live: Liveness
+) -> None:
+    call = {"type": "tool_call", "id": "c", "name": "Bash", "input": {}}
+    script = tool(call, {"type": "tool_result", "id": "c", "output": "row"})
+    terminal = begin(
+        "run",
+        f"{script}\nwait {live.path} busy\ntext after",
+        PAGER="sh -c 'cat; echo paged; read line </dev/tty; echo over'",
+    )
+    await terminal.shows("⎿ row")
+    await terminal.press("o")
+    await terminal.shows("paged")
+    await live.release("busy")
+    await state(cab, "TASK_STATE_COMPLETED")
+    await terminal.press("\r")
+    assert await terminal.ended() == 0
+    places = [terminal.text.index(one) for one in ("paged", "over", "  after", "✓ done")]
+    assert places == sorted(places)
+
+
+async def state(cab: Cab, wanted: str) -> None:
+    """Return when the task has the state."""
+    async with asyncio.timeout(60):
+        while await state_of(cab) != wanted:
+            pass
+
+
+async def test_a_failed_task_is_one_line_with_its_reason_and_the_remedy(begin: Begin) -> None:
+    terminal = begin("run", "text begun\nfail No credit is left.", columns=120)
+    assert await terminal.ended() == 0
+    last = terminal.text.rstrip().split("\n")[-4:]
+    assert last[0].startswith("✗ failed · 0:0")
+    assert last[1].endswith(": No credit is left.") and last[1].startswith("  ")
+    assert last[2].startswith("Task: ")
+    assert last[3].startswith("Resume: coding-agent-bridge send --context-id")
+    assert terminal.text.count("No credit") == 1
+
+
+async def test_the_request_stays_with_the_decision_and_its_reason(begin: Begin) -> None:
+    terminal = begin("run", permission(command="rm -r build\nls"))
+    await terminal.shows("y 1 Allow this command")
+    await counted(terminal, "r")
+    await terminal.shows("Reason: ")
+    await counted(terminal, "use make clean\r")
+    assert await terminal.ended() == 0
+    request = "│ Run it?\n│ command:\n│   rm -r build\n│   ls\n✗ denied by you: use make clean\n"
+    assert request in terminal.text
+
+
+async def test_a_terminal_without_the_characters_gets_question_marks(
+    begin: Begin, cab: Cab
+) -> None:
+    """Three commands at once: most of the time is their start."""
+    asked = permission(text="Fine \N{SNOWMAN}?")
+    script = f"text snow \N{SNOWMAN} man\n{asked}"
+    latin = {"PYTHONIOENCODING": "iso-8859-1"}
+    terminal = begin("run", script, **latin)
+    text, as_json = await asyncio.gather(
+        cab.start("send", "text snow \N{SNOWMAN}", env=latin),
+        cab.start("send", "text snow \N{SNOWMAN}", "-o", "json", env=latin),
+    )
+    assert "snow ?" in (await ended(text)).out.decode("iso-8859-1")
+    assert b"snow \\u2603" in (await ended(as_json)).out
+    await terminal.shows("y 1 Allow this command")
+    await counted(terminal, "y")
+    assert await terminal.ended() == 0
+    assert "snow ? man" in terminal.text and "Fine ??" in terminal.text
+    assert "? allowed by you" in terminal.text and "Traceback" not in terminal.text
+
+
+@pytest.mark.parametrize("term", ["dumb", "xterm"])
+async def test_no_row_of_an_agent_begins_at_the_edge(begin: Begin, term: str) -> None:
+    """Without keys the terminal itself would break the lines."""
+    script = "line " + json.dumps({"type": "text", "text": "x" * 38 + "State: forged " * 9})
+    words = ("send", "--stream", script) if term == "xterm" else ("run", script)
+    terminal = begin(*words, columns=40, rows=40, TERM=term)
+    assert await terminal.ended() == 0
+    assert "State: completed" in terminal.text
+    forged = [one for one in terminal.text.splitlines() if "forged" in one]
+    assert forged and all(one.startswith("  ") for one in forged)
 
 
 async def test_the_pager_has_the_whole_request_and_the_card_comes_back(begin: Begin) -> None:
@@ -214,21 +362,51 @@ async def test_a_key_answers_a_task_that_asks(begin: Begin, cab: Cab) -> None:
     await terminal.shows("y 1 Allow this command")
     await counted(terminal, "y")
     assert await terminal.ended() == 0
-    assert "before" in terminal.text and "State: completed" in terminal.text
+    assert "before" in terminal.text and "✓ done" in terminal.text
 
 
 async def test_the_list_is_drawn_again_when_it_changes(
     begin: Begin, cab: Cab, live: Liveness
 ) -> None:
     terminal = begin("task", "list", "--watch", "--poll-interval", "200ms")
-    await terminal.shows("q leaves")
+    await terminal.shows("q leave")
     await cab.run("send", permission())
-    await terminal.shows("Needs you (1)")
+    await terminal.shows("Needs you")
     await cab.run("send", "--async", f"status on\nwait {live.path} busy")
-    await terminal.shows("Running (1)")
+    await terminal.shows("Running")
     await live.release("busy")
-    await terminal.shows("Done (1)")
-    await terminal.hides("Running (1)")
+    await terminal.shows("Done")
+    await terminal.hides("Running")
+    await terminal.press("q")
+    assert await terminal.ended() == 0
+
+
+async def test_the_selected_task_of_the_list_is_answered_attached_and_canceled(
+    begin: Begin, cab: Cab
+) -> None:
+    first = (await cab.run("send", permission(text="The first?"))).field("Task")
+    second = (await cab.run("send", permission(text="The second?"))).field("Task")
+    terminal = begin("task", "list", "--watch", "--poll-interval", "200ms", rows=30)
+    await terminal.shows(f"→ {second[:8]}  Needs you")
+    await terminal.shows("│ The second?")
+    await counted(terminal, "\x1b[B")
+    await terminal.press("y")  # the person may mean the task that was selected before
+    await terminal.shows(f"→ {first[:8]}  Needs you")
+    await terminal.shows("│ The first?")
+    await counted(terminal, "y")
+    await terminal.shows(f"→ {first[:8]}  Done")
+    await counted(terminal, "\x1b[A")
+    await terminal.shows("│ The second?")
+    await counted(terminal, "\r")
+    await terminal.shows("Ctrl-D leaves")
+    await terminal.shows("y 1 Allow this command")
+    await terminal.press("\x04")
+    await terminal.shows("Enter attach")
+    await terminal.shows("│ The second?")
+    await counted(terminal, "c")
+    await terminal.shows("press c again to cancel the task")
+    await counted(terminal, "c")
+    await terminal.shows(f"→ {second[:8]}  Canceled")
     await terminal.press("q")
     assert await terminal.ended() == 0
 
@@ -254,7 +432,7 @@ async def test_ctrl_c_cancels_the_task_also_at_a_question(begin: Begin, cab: Cab
     await terminal.press("\x03")
     assert await terminal.ended() == -signal.SIGINT
     assert "canceling the task; press Ctrl-C again" in terminal.text
-    assert "State: canceled" in terminal.text
+    assert "✗ canceled" in terminal.text
     assert await state_of(cab) == "TASK_STATE_CANCELED"
 
 
@@ -264,7 +442,7 @@ async def test_a_signal_detaches(
 ) -> None:
     terminal = begin("run", f"status on\nwait {live.path} busy")
     await live.pid("busy")
-    await terminal.shows("Context: ")
+    await terminal.shows("· on")
     terminal.child.kill(number)
     assert await terminal.ended() == -number
     assert "".join(printed("task", "get").split()) in "".join(terminal.text.split())
@@ -298,7 +476,7 @@ async def test_a_stopped_client_gives_the_terminal_back_and_goes_on(
         await shell.press("fg\r")
         await shell.shows("y 1 Allow this command")
         await counted(shell, "y")
-        await shell.shows("State: completed")
+        await shell.shows("✓ done")
         await shell.press("stty -a | grep -o ' icanon'\r")
         await shell.shows(" icanon")
     finally:

@@ -19,7 +19,9 @@ from tests import CHECKOUT
 from tests.support import documents
 from tests.support.bridge_process import bridge as bridge_process
 from tests.support.client import Client, artifact_text, context_id, said
+from tests.support.terminal import Terminal
 
+DEMO = (sys.executable, str(CHECKOUT / "scripts/demo.py"))
 REWRITE = "run: python -m tests.support.documents"
 
 
@@ -203,19 +205,30 @@ def test_the_changelog_has_a_section_for_this_version() -> None:
 
 
 async def test_the_demo_ends_by_itself_and_well(tmp_path: Path) -> None:
+    """Four seconds: a server and three commands start."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(CHECKOUT / "scripts/demo.py"),
-        cwd=CHECKOUT,
-        stdout=asyncio.subprocess.PIPE,
-        env={"PATH": str(tmp_path)},
+        *DEMO, cwd=CHECKOUT, stdout=asyncio.subprocess.PIPE, env={"PATH": str(tmp_path)}
     )
     async with asyncio.timeout(60):
         output, _ = await process.communicate()
     text = output.decode()
     assert process.returncode == 0, text
-    for expected in ("tool  Edit", "asks  Claude Code asks", "you  allow", "+++ ", "COMPLETED"):
-        assert expected in text
+    assert text.count("Question:\n  Claude Code asks to use ") == 2
+    assert "State: completed" in text
+
+
+async def test_the_demo_at_a_terminal_is_the_command_run(tmp_path: Path) -> None:
+    """Three seconds: a server and a client start."""
+    terminal = Terminal(DEMO, CHECKOUT, {"PATH": str(tmp_path)}, 100, 50)
+    try:
+        for tool in ("Edit", "Bash"):
+            await terminal.shows(f"│ Claude Code asks to use {tool}")
+            await terminal.answered("y 1 Allow", "y", 0.4)
+        assert await terminal.ended() == 0
+    finally:
+        terminal.close()
+    assert terminal.text.count("✓ allowed by you") == 2
+    assert "✓ done · " in terminal.text and "Traceback" not in terminal.text
 
 
 def test_the_matrix_of_clients_is_that_of_the_tests() -> None:

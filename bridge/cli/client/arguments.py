@@ -149,6 +149,7 @@ def _add_choices(parser: Parser) -> None:
 
 def _add_waiting(parser: Parser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print only the answer's bytes")
+    _add_plain(parser)
     parser.add_argument(
         "--exit-state",
         action="store_true",
@@ -162,6 +163,12 @@ def _add_waiting(parser: Parser) -> None:
     )
     parser.add_argument(
         "--on-interrupt", choices=("cancel", "detach"), help="what Ctrl-C does to the task"
+    )
+
+
+def _add_plain(parser: Parser) -> None:
+    parser.add_argument(
+        "--plain", action="store_true", help="at a terminal: show the answer as it is"
     )
 
 
@@ -180,6 +187,7 @@ def _add_task(commands: Commands) -> None:
     listing.add_argument(
         "--watch", action="store_true", help="show changes until Ctrl-C; JSON Lines in a pipe"
     )
+    listing.set_defaults(read_only=False, after=None, message=None, plain=False)  # of `attach`
     listing.add_argument("--page-token", metavar="T", help="nextPageToken of the page before")
     subscribe = _command(task, "task subscribe", "follow the updates of a task")
     subscribe.add_argument("task", metavar="TASK")
@@ -249,6 +257,7 @@ def _add_attach(commands: Commands) -> None:
     attach.add_argument("task", metavar="TASK|CONTEXT")
     attach.add_argument("--read-only", action="store_true", help="send nothing")
     attach.add_argument("--from", dest="after", metavar="N", help="begin after event N of the task")
+    _add_plain(attach)
     attach.set_defaults(message=None)
 
 
@@ -256,6 +265,7 @@ def _add_chat(commands: Commands) -> None:
     chat = _command(commands, "chat", "begin a conversation at a terminal; then as `attach`")
     chat.add_argument("message", nargs="?", metavar="TEXT", help="the first message")
     _add_choices(chat)
+    _add_plain(chat)
     chat.set_defaults(read_only=False, after=None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -10,15 +11,15 @@ from typing import Any
 from bridge.cli.client.card import Line
 from bridge.cli.client.interactive import TerminalPerson, ticking
 from bridge.cli.client.keyboard import Key
-from bridge.cli.client.line_editor import LineEditor
 from bridge.cli.client.messages import new_message
 from bridge.cli.client.output import show_question
+from bridge.cli.client.prompt_line import COMMANDS, KEYS, History, PromptLine
 from bridge.cli.client.question_policy import QuestionPolicy
 from bridge.cli.client.screen import Screen
 from bridge.cli.client.sending import choices_of, converse, metadata_of, needs_extension
 from bridge.cli.client.session import CommandSession
 from bridge.cli.client.transcript import ConversationTranscript
-from bridge.client import bindings
+from bridge.client import bindings, config
 from bridge.client.agent import RemoteAgent
 from bridge.client.conversation import Conversation, find
 from bridge.client.failure import ClientError, usage
@@ -27,7 +28,7 @@ from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, text_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of
 
 _HISTORY = 100  # messages of a task
-_LONGEST_LINE = 4  # rows of the line that is typed
+_LONGEST_LINE = 8  # rows of the text that is typed
 _MARK = "\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}"
 
 
@@ -35,20 +36,22 @@ class Participant(TerminalPerson):
     """A person in a conversation. `lines`: messages that wait to be sent. `left`: set when the
     person leaves. `busy`: a task is followed now. `answered`: the person has answered."""
 
-    def __init__(self, session: CommandSession, screen: Screen, *, read_only: bool) -> None:
+    def __init__(self, session: CommandSession, screen: Screen, line: PromptLine | None) -> None:
         super().__init__(session, screen, ConversationTranscript(screen))
         self.lines: asyncio.Queue[str] = asyncio.Queue()
         self.left = asyncio.Event()
         self.busy = False
         self.answered = False
-        self._read_only = read_only
-        self._line = None if read_only else LineEditor()
+        self._line: PromptLine | None = line
 
     def begin(self) -> None:
         """Show another task from now on."""
         self.output.fields.close()
         self.output = ConversationTranscript(
-            self._screen, self._session.value("verbose"), own=self.output.own
+            self._screen,
+            self._session.value("verbose"),
+            self.output.directory,
+            own=self.output.own,
         )
 
     def press(self, key: Key) -> None:
@@ -56,9 +59,13 @@ class Participant(TerminalPerson):
             self.left.set()
         elif self._card is not None:
             super().press(key)
+        elif key.name == "outputs":
+            self.page_outputs()
         elif self._line is not None and key.name == "enter":
-            text = self._line.take()
-            if text:
+            text = "" if self._line.breaks() else self._line.take()
+            if text in COMMANDS:
+                self._obey(text)
+            elif text:
                 self.lines.put_nowait(text)
         elif self._line is not None:
             self._line.press(key)
@@ -67,7 +74,7 @@ class Participant(TerminalPerson):
     async def ask(
         self, agent: RemoteAgent, question: OpenQuestion, task_id: str
     ) -> ChosenAnswer | Leave | None:
-        if self._read_only:
+        if self._line is None:
             show_question(self.output.fields, question)
             await until_closed(agent, task_id, question)
             return None
@@ -76,6 +83,21 @@ class Participant(TerminalPerson):
         if isinstance(reply, Leave):
             self.left.set()
         return reply
+
+    def _obey(self, command: str) -> None:
+        """Run a command of the client."""
+        match command:
+            case "/quit":
+                self.left.set()
+            case "/outputs":
+                self.page_outputs()
+            case "/cancel" if self.busy and self._session.on_interrupt:
+                self._session.on_interrupt()
+            case "/cancel":
+                self.note("no task is running")
+            case _:
+                for name, meaning in (COMMANDS | KEYS).items():
+                    self.note(f"{name:10}{meaning}")
 
     def show_message(self, text: str, author: str | None = None) -> None:
         self.output.fields.close()
@@ -89,12 +111,18 @@ class Participant(TerminalPerson):
         below = super()._region(width, height)
         if self._card is not None or self._line is None:
             return below
-        typed = self._screen.wrap(f"{_MARK} {self._line.shown}", width)
-        return [*((one, "bold") for one in typed[-_LONGEST_LINE:]), *below]
+        first, *others = self._screen.wrap(self._line.shown, width - 2)
+        typed = [f"{_MARK} {first}", *(f"  {one}" for one in others)]
+        choices = self._screen.wrap("  ".join(self._line.choices), width - 2) if self._line else []
+        return [
+            *((one, "bold") for one in typed[-_LONGEST_LINE:]),
+            *((f"  {one}", "dim") for one in choices[:_LONGEST_LINE] if one),
+            *below,
+        ]
 
     def _footer(self, width: int) -> str:
         text = "Ready" if not self.busy else super()._footer(width)
-        what = "read-only · Ctrl-D leaves" if self._read_only else "Ctrl-D leaves"
+        what = "read-only · Ctrl-D leaves" if self._line is None else "/help · Ctrl-D leaves"
         return f"{text} · {what}"[:width]
 
 
@@ -223,7 +251,7 @@ class Attachment:
         owner = self._conversation.owners.get(task["id"])
         for message in task.get("history") or ():
             identity, text = str(message.get("messageId")), text_of(message.get("parts") or ())
-            known = identity in self._shown | self._person.output.own
+            known = identity in self._shown or identity in self._person.output.own
             if message.get("role") == "ROLE_USER" and not known:
                 self._shown.add(identity)
                 if text:
@@ -278,31 +306,37 @@ async def attach(session: CommandSession) -> int:
         if options.after is not None and not agent.card.is_bridge:
             raise needs_extension("--from")
         context_id, task = await find(agent, options.task)
-        return await _attach(session, agent, context_id, task_id=task["id"])
+        return await join(session, agent, context_id, task_id=task["id"])
 
 
 async def chat(session: CommandSession) -> int:
     """Begin a conversation, and take part in it."""
     async with session.connect() as agent:
-        return await _attach(session, agent, session.value("context_id"))
+        return await join(session, agent, session.value("context_id"))
 
 
-async def _attach(
+async def join(
     session: CommandSession, agent: RemoteAgent, context_id: str | None, task_id: str | None = None
 ) -> int:
+    """Take part in a conversation until the person leaves. `context_id` None: the first message
+    begins it; `task_id`: a task of it. Raises ClientError."""
     options = session.options
     choices = choices_of(session, agent, new=context_id is None)
     conversation = Conversation(agent, context_id, session.value("poll_interval"))
-    screen = Screen()
-    person = Participant(session, screen, read_only=options.read_only)
-    person.output.directory = choices.get("cwd")
+    screen = Screen(plain=options.plain)
+    directory = choices.get("cwd") or (os.getcwd() if agent.server else None)
+    history = History(config.state_home() / "history", directory or os.getcwd())
+    line = None if options.read_only else PromptLine(history, directory)
+    person = Participant(session, screen, line)
+    person.output.directory = directory
     attachment = Attachment(session, agent, conversation, person, choices)
     session.on_interrupt = attachment.interrupt
     if options.message:
         person.lines.put_nowait(options.message)
     with screen.open(person.press):
         async with ticking(screen.draw):
-            await attachment.run(task_id, options.after)
+            async with person.paging():
+                await attachment.run(task_id, options.after)
             person.output.fields.close()
             if conversation.context_id:
                 resume = session.command("attach", conversation.context_id)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from bridge.cli.client.keyboard import Key
 from bridge.cli.client.line_editor import LineEditor
-from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
+from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion
+from bridge.task.events import Option
 from bridge.task.text import exact
 
 Line = tuple[str, str]
 Wrap = Callable[[str, int], list[str]]
 COUNTS_AFTER = 0.3  # seconds from the drawing of a card to the first key that counts
 _MOST_NUMBERS = 9
+_MOST_MEANING = 3  # lines of the description of an option
+_INDENT, _CHANGE_INDENT = 4, 7  # of the further rows of a line
+_CHANGED = re.compile(r" *\d+ ([+-])")
+_COLOURS = {"+": "green", "-": "red"}
 _KEYS = (
     ("y", "allow once"),
     ("a", "allow always: asks again with its reach"),
@@ -29,6 +35,9 @@ _KEYS = (
     ("q", "leave the question open"),
     ("?", "these keys"),
 )
+
+
+_OWN = frozenset("yanrtdv?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +67,8 @@ class QuestionCard:
         self.question = question
         self.drawn = now
         self._title = f"{agent} needs you" + (f" in {directory}" if directory else "")
-        self._confirm: QuestionOption | None = None
-        self._chosen: list[QuestionOption] = []
+        self._confirm: Option | None = None
+        self._chosen: list[Option] = []
         self._words = line is not None or question.free_text
         self._answer = line or LineEditor()
         self._line = line if line and line.text else None  # while a person types
@@ -87,7 +96,12 @@ class QuestionCard:
             return ChosenAnswer((option,))
         return self._command(key.name)
 
-    def _option(self, name: str) -> QuestionOption | None:
+    def wants(self, name: str) -> bool:
+        """Whether the key belongs to the card rather than to a list around it."""
+        sends = name == "enter" and bool(self._chosen)
+        return self._line is not None or sends or name in _OWN or name.isdigit()
+
+    def _option(self, name: str) -> Option | None:
         kinds = {"y": ("allow_once",), "a": ("allow_always",), "n": ("reject_once",)}
         if name in kinds:
             return next(filter(None, map(self.question.of_kind, kinds[name])), None)
@@ -104,7 +118,7 @@ class QuestionCard:
             case "t" if self._words:
                 self._line, self._reason = self._answer, False
             case "d":
-                return Show(self._whole())
+                return Show(self.question.whole)
             case "v":
                 return Show(json.dumps(self._facts(), indent=2, ensure_ascii=False))
             case "q" | "end":
@@ -113,7 +127,7 @@ class QuestionCard:
                 self._help = True
         return None
 
-    def _toggle(self, option: QuestionOption) -> None:
+    def _toggle(self, option: Option) -> None:
         if option in self._chosen:
             self._chosen.remove(option)
         else:
@@ -128,6 +142,8 @@ class QuestionCard:
                 return Leave()
             case "enter" if now - self.drawn < COUNTS_AFTER:
                 self.drawn = now  # the person had not read the question
+            case "enter" if self._line.breaks():
+                pass
             case "enter" if self._line.text.strip():
                 refusal = self.question.of_kind("reject_once") if self._reason else None
                 return ChosenAnswer((refusal,) if refusal else (), self._line.take())
@@ -142,24 +158,16 @@ class QuestionCard:
         inner = max(8, width - 2)
         below = self._below(wrap, inner, height)
         title = wrap(" ".join(self._title.split()), width)[:2]
-        text = [line for part in self._parts() for line in wrap(part, inner)]
+        text = decorated(self.question.request, wrap, inner)
         most = max(1, min(height // 2, height - len(below) - len(title)))
         shown = text[:most]
         if len(text) > most:
-            shown[-1] = f"… {len(text) - most + 1} more lines: d"
+            shown[-1] = (f"… {len(text) - most + 1} more lines: d", "dim")
         return [
             *((one, "bold yellow") for one in title),
-            *(("│ " + one, "") for one in shown),
+            *((f"│ {one}", style) for one, style in shown),
             *below,
         ]
-
-    def _parts(self) -> list[str]:
-        """The request, without the sentence on how to answer by words."""
-        text = self.question.text.rstrip()
-        head, newline, last = text.rpartition("\n")
-        if newline and self.question.options and last.startswith("Reply with "):
-            text = head
-        return [text, *request_of(self.question)]
 
     def _below(self, wrap: Wrap, width: int, height: int) -> list[Line]:
         if self._line is not None:
@@ -171,12 +179,16 @@ class QuestionCard:
             ]
         if self._confirm:
             reach = wrap(f"{self._confirm.name}: press the key again to allow this always", width)
+            reach += wrap(self._confirm.description, width) if self._confirm.description else []
             return [(line, "bold red") for line in reach[: height // 2]]
         if self._help:
             return [(f"{key:4}{meaning}", "dim") for key, meaning in _KEYS][: height - 3]
-        return [*self._options(width), (self._hint(), "dim")]
+        options = self._options(wrap, width, described=True)
+        if len(options) > height // 3:
+            options = self._options(wrap, width, described=False)
+        return [*options, (self._hint()[:width], "dim")]
 
-    def _options(self, width: int) -> list[Line]:
+    def _options(self, wrap: Wrap, width: int, *, described: bool) -> list[Line]:
         keys = {"allow_once": "y", "allow_always": "a", "reject_once": "n"}
         rows: list[Line] = []
         for number, option in enumerate(self.question.options[:_MOST_NUMBERS], 1):
@@ -184,6 +196,8 @@ class QuestionCard:
             mark = ("[x] " if option in self._chosen else "[ ] ") if self.question.multiple else ""
             name = " ".join(exact(option.name, 400).split())
             rows.append((f"{key} {number} {mark}{name}"[:width], "bold" if key != " " else ""))
+            meaning = wrap(option.description, max(8, width - 6)) if described else []
+            rows += [(f"    {line}", "dim") for line in meaning[:_MOST_MEANING] if line]
         return rows
 
     def _hint(self) -> str:
@@ -192,13 +206,11 @@ class QuestionCard:
             words += "r reason  "
         if self._words:
             words += "t own words  "
-        return f"{words}d all  q leave  ? keys"
-
-    def _whole(self) -> str:
-        return "\n\n".join(self._parts())
+        end = until(self.question)
+        return f"{words}d all  q leave  ? keys" + (f"  · {end}" if end else "")
 
     def _facts(self) -> Mapping[str, Any]:
-        options = [{"id": o.id, "name": o.name, "kind": o.kind} for o in self.question.options]
+        options = [asdict(option) for option in self.question.options]
         return {
             "questionId": self.question.id,
             "kind": self.question.kind,
@@ -210,28 +222,31 @@ class QuestionCard:
         }
 
 
-def request_of(question: OpenQuestion) -> list[str]:
-    """The texts of a request: the command, the diff, or the input as JSON."""
-    subject = question.subject or {}
-    given = subject.get("input")
-    if not isinstance(given, dict):
-        return [] if given is None else [_as_json(given)]
-    names = {"command", "cmd", "diff", "unified_diff"}
-    known = [given[name] for name in given if name in names and isinstance(given[name], str)]
-    for old, new in (("old_string", "new_string"), ("oldText", "newText")):
-        if isinstance(given.get(old), str) and isinstance(given.get(new), str):
-            known.append(_diff(given[old], given[new]))
-            names |= {old, new}
-    others = {name: value for name, value in given.items() if name not in names}
-    name = str(subject.get("name") or "")
-    return [name, *known, *([_as_json(others)] if others else [])] if name else known
+def decorated(request: str, wrap: Wrap, width: int) -> list[Line]:
+    """The lines of a request with their styles: the first one stands out, and the lines of a change
+    have its colours. The further rows of a line have an indent, so that none looks like a line."""
+    lines: list[Line] = []
+    for number, line in enumerate(request.split("\n")):
+        style = change_style(line) or ("" if number else "bold")
+        indent = " " * (_CHANGE_INDENT if change_style(line) else _INDENT)
+        first, *others = wrap(line, width)
+        if others:
+            first, *others = wrap(line, max(_INDENT, width - len(indent)))
+        lines += [(first, style), *((indent + one, style) for one in others)]
+    return lines
 
 
-def _diff(old: str, new: str) -> str:
-    """The lines of a change, with all lines around it."""
-    lines = difflib.ndiff(old.splitlines(), new.splitlines())
-    return "\n".join(line for line in lines if not line.startswith("?"))
+def change_style(line: str) -> str:
+    """The style of a line of a change; empty for any other line."""
+    found = _CHANGED.match(line)
+    return _COLOURS[found[1]] if found else ""
 
 
-def _as_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+def until(question: OpenQuestion) -> str:
+    """When the question ends without an answer, in the time of this machine, and what then
+    happens; empty if it waits for ever."""
+    try:
+        end = datetime.fromisoformat(question.until).astimezone()
+    except ValueError:
+        return ""
+    return f"{'denied' if question.then == 'deny' else 'the task ends'} at {end:%H:%M}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -56,12 +57,12 @@ async def _chat(session: CommandSession) -> int:
 
 def _keys() -> Mapping[str, Handler]:
     """The commands that draw. Their library takes long to import."""
-    from bridge.cli.client import attach, interactive
+    from bridge.cli.client import attach, interactive, watch
 
     return {
         "run": interactive.run,
         "answer": interactive.answer,
-        "watch": interactive.watch,
+        "watch": watch.watch,
         "attach": attach.attach,
         "chat": attach.chat,
     }
@@ -97,6 +98,9 @@ def run(options: argparse.Namespace) -> int:
     """Run the command. Returns the exit status. A command that a signal has interrupted ends by
     that signal."""
     as_json = options.output == "json"
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that it cannot write becomes `?`
+            stream.reconfigure(errors="replace")
     try:
         session = CommandSession(options)
         as_json = session.json

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from bridge.cli.client.folding import message, width_of
 from bridge.client.failure import ClientError
 
 
@@ -23,7 +24,8 @@ def report(error: ClientError, as_json: bool) -> int:
         return error.status
     # A server's text cannot control the terminal.
     text = "".join(one if one.isprintable() or one == "\n" else "\ufffd" for one in str(error))
-    print(f"coding-agent-bridge: {error.code}: {text}", file=sys.stderr)
+    shown = message(f"coding-agent-bridge: {error.code}: {text}", width_of(sys.stderr))
+    print(shown, file=sys.stderr)
     if error.hint:
         print(f"Hint: {error.hint}", file=sys.stderr)
     return error.status

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bridge.cli.client import sending
 from bridge.cli.client.card import Action, Line, QuestionCard, Show
 from bridge.cli.client.keyboard import Key
 from bridge.cli.client.line_editor import LineEditor
+from bridge.cli.client.parser import PROGRAM
 from bridge.cli.client.screen import Screen
 from bridge.cli.client.session import CommandSession
-from bridge.cli.client.tasks import groups, list_params
 from bridge.cli.client.transcript import Transcript
-from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.follow import until_closed
 from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, text_of
 from bridge.client.shapes import Json
-from bridge.task.text import one_line
 
 TICK = 1.0  # seconds between two drawings of the footer
 
@@ -35,20 +32,47 @@ class TerminalPerson:
         self._card: QuestionCard | None = None
         self._line: LineEditor | None = None  # for messages, in a conversation
         self._actions: asyncio.Queue[Action] = asyncio.Queue()
+        self._paging: asyncio.Task[None] | None = None
+        session.notice = lambda text: self.output.fields.line(f"{PROGRAM}: {text}")
         screen.region = self._region
 
     def press(self, key: Key) -> None:
-        """A key of the terminal. Without a card it has no meaning."""
+        """A key of the terminal. Without a card, only the keys of the screen have a meaning."""
         if self._card is None:
+            if key.name in ("o", "outputs"):
+                self.page_outputs()
             return
         action = self._card.press(key, asyncio.get_running_loop().time())
         if action:
             self._actions.put_nowait(action)
         self._screen.draw()
 
+    def page_outputs(self) -> None:
+        """Show the whole outputs of the tools in the pager."""
+        if self.output.outputs and (self._paging is None or self._paging.done()):
+            self._paging = asyncio.create_task(self._page(self.output.outputs))
+
+    @asynccontextmanager
+    async def paging(self) -> AsyncIterator[None]:
+        """Wait for the end of the pager before the screen closes. An interrupt ends it."""
+        try:
+            yield
+            await (self._paging or asyncio.sleep(0))
+        finally:
+            if self._paging:
+                self._paging.cancel()
+                await asyncio.gather(self._paging, return_exceptions=True)
+
+    async def _page(self, text: str) -> None:
+        try:
+            with self._session.deaf():
+                await self._screen.page(text)
+        except OSError as error:
+            self._session.notice(f"the pager cannot start: {error.strerror}")
+
     def sends(self, message: Json) -> None:
         """Note a message of this client: its answers are shown as those of the person."""
-        self.output.own.add(message["messageId"])
+        self.output.own[message["messageId"]] = text_of(message["parts"])
 
     async def ask(
         self, agent: RemoteAgent, question: OpenQuestion, task_id: str
@@ -56,6 +80,8 @@ class TerminalPerson:
         """The answer of the person. None: the question was closed elsewhere."""
         closing = asyncio.create_task(until_closed(agent, task_id, question))
         name = str(agent.card.content.get("name") or "the agent")
+        if self._paging:
+            await self._paging
         now = asyncio.get_running_loop().time()
         directory = self.output.directory
         self._card = QuestionCard(question, name, directory, now, line=self._line)
@@ -66,8 +92,7 @@ class TerminalPerson:
                 action = await self._action(closing)
                 if not isinstance(action, Show):
                     return action
-                with self._session.deaf():
-                    await self._screen.page(action.text)
+                await self._page(action.text)
                 self._card.drawn = asyncio.get_running_loop().time()
         finally:
             self._card = None
@@ -113,12 +138,13 @@ async def ticking(draw: Callable[[], None]) -> AsyncIterator[None]:
 async def person_at(
     session: CommandSession, directory: str | None
 ) -> AsyncIterator[TerminalPerson]:
-    screen = Screen()
+    screen = Screen(plain=session.options.plain)
     transcript = Transcript(screen, session.value("verbose"), directory)
     person = TerminalPerson(session, screen, transcript)
     with screen.open(person.press):
         async with ticking(screen.draw):
-            yield person
+            async with person.paging():
+                yield person
             person.output.fields.close()
 
 
@@ -130,42 +156,3 @@ async def run(session: CommandSession) -> int:
 async def answer(session: CommandSession) -> int:
     """Show the open question of a task, and wait for a key."""
     return await sending.answer(session, person_at)
-
-
-# --- task list --watch --------------------------------------------------------------------------
-
-
-async def watch(session: CommandSession) -> int:
-    """Draw the list of tasks again when it changes, until `q` or Ctrl-C."""
-    screen, over = Screen(), asyncio.Event()
-    tasks: list[Json] = []
-    screen.region = lambda width, height: _rows(tasks, width, height)
-
-    def press(key: Key) -> None:
-        if key.name in ("q", "end"):
-            over.set()
-
-    async with session.connect() as agent:
-        with screen.open(press):
-            while not over.is_set():
-                page = await agent.call(bindings.LIST, list_params(session))
-                tasks[:] = page.get("tasks") or []
-                screen.draw()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(over.wait(), session.value("poll_interval"))
-    return 0
-
-
-def _rows(tasks: Sequence[Json], width: int, height: int) -> list[Line]:
-    """The tasks in groups, in at most `height` lines."""
-    rows: list[Line] = []
-    for word, members in groups(tasks):
-        rows.append((f"{word} ({len(members)})", "bold"))
-        for task in members:
-            status = task.get("status") or {}
-            text = text_of((status.get("message") or {}).get("parts") or ())
-            rows.append((f"  {task.get('id')}  {one_line(text)}"[:width], ""))
-    left = len(rows) - (height - 1)
-    if left > 0:
-        rows = [*rows[: height - 2], (f"… {left + 1} more lines: task list", "dim")]
-    return [*rows, ("q leaves", "dim")]

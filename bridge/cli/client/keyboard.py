@@ -21,9 +21,19 @@ _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|[^\[O])", re.DOTALL)
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?")
 _ESCAPE_AFTER = 0.1  # seconds without a further byte after which an escape is the key Escape
 _NAMES = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x04": "end"}
-_NAMES |= {"\x15": "clear", "\x17": "word", "\x0b": "kill", "\x01": "home", "\x05": "line-end"}
+_NAMES |= {
+    "\x15": "clear",
+    "\x17": "word",
+    "\x0b": "kill",
+    "\x0f": "outputs",
+    "\x0c": "redraw",
+    "\t": "tab",
+    "\x01": "home",
+    "\x05": "line-end",
+}
 _MOVES = {"A": "up", "B": "down", "C": "right", "D": "left", "H": "home", "F": "line-end"}
 _SEQUENCES = {f"\x1b{first}{letter}": name for letter, name in _MOVES.items() for first in "[O"}
+_SEQUENCES |= {"\x1b\r": "newline", "\x1b\n": "newline"}  # with Alt
 _SEQUENCES |= {"\x1b[3~": "delete", "\x1b[1~": "home", "\x1b[4~": "line-end"}
 
 

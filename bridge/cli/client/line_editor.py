@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from bridge.cli.client.keyboard import Key
 
@@ -11,19 +12,35 @@ _LAST_WORD = re.compile(r"\S*\s*\Z")
 
 
 class LineEditor:
-    """The line breaks of a paste stay in the text. Up and down bring earlier lines back."""
+    """The text may have several lines: those of a paste, and of the key for a new line. Up and down
+    bring earlier texts back; `lines` are those of earlier runs."""
 
-    def __init__(self, text: str = "") -> None:
+    def __init__(self, text: str = "", lines: Sequence[str] = ()) -> None:
         self.text = text
         self._place = len(text)  # of the cursor
-        self._lines: list[str] = [""]  # the earlier ones, and last the one that is being typed
-        self._chosen = 0
+        self._lines: list[str] = [*lines, ""]  # the last one is being typed
+        self._chosen = len(lines)
+
+    @property
+    def before(self) -> str:
+        """The text before the cursor."""
+        return self.text[: self._place]
 
     @property
     def shown(self) -> str:
-        """The text with its cursor, in one line."""
-        text = self.text[: self._place] + CURSOR + self.text[self._place :]
-        return text.replace("\n", "\N{RETURN SYMBOL}")
+        """The text with its cursor."""
+        return self.before + CURSOR + self.text[self._place :]
+
+    def insert(self, text: str) -> None:
+        """Add a text at the cursor."""
+        self._set(self.before + text, self.text[self._place :])
+
+    def breaks(self) -> bool:
+        """Replace a backslash before the cursor by a new line. Returns whether there was one."""
+        found = self.before.endswith("\\")
+        if found:
+            self._set(f"{self.before[:-1]}\n", self.text[self._place :])
+        return found
 
     def take(self) -> str:
         """The typed text, without blanks around it. The line is empty afterwards."""
@@ -48,6 +65,8 @@ class LineEditor:
                 self._set(before[:-1], after)
             case "delete":
                 self._set(before, after[1:])
+            case "newline":
+                self._set(f"{before}\n", after)
             case "clear":
                 self._set("", after)
             case "kill":

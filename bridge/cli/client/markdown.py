@@ -12,9 +12,11 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from bridge.cli.client.output import ANSWER, file_label
-from bridge.cli.client.tool_lines import result_line, tool_label
-from bridge.client.questions import Closed, OpenQuestion, closed_by, facts_of, question_of, text_of
+from bridge.cli.client.tools import head_of, label_of
+from bridge.client.questions import OpenQuestion, closed_by, facts_of, question_of, text_of
 from bridge.client.shapes import INTERRUPTED, Json, short, state_of
+from bridge.task.events import ToolCall, ToolResult
+from bridge.task.facts import Closed, event_of
 from bridge.task.text import one_line, readable
 
 _ASKS = "TASK_STATE_INPUT_REQUIRED"
@@ -131,7 +133,7 @@ class TaskMarkdown:
 
     def _agent(self, message: Json) -> None:
         facts, text = facts_of(message), text_of(message.get("parts") or ())
-        identity, kind = str(facts.get("id")), facts.get("type")
+        kind = facts.get("type")
         is_last = message.get("messageId") == self._last_id
         if kind == "question" or (is_last and self._waits):
             self._open = question_of({"status": {"state": _ASKS, "message": message}})
@@ -140,14 +142,19 @@ class TaskMarkdown:
         elif is_last:
             self._title("End", message)
             self._blocks.append(fence(text))
-        elif kind == "tool_call":
-            self._tools[identity] = tool_label(facts)
-        elif kind == "tool_result":
-            label = self._tools.pop(identity, tool_label(facts))
-            self._item(span(result_line(facts, label)[0]))
         else:
-            self._open = None if kind == "decision" else self._open
-            self._item(span(text))
+            self._tool_or_text(kind, event_of(facts), text)
+
+    def _tool_or_text(self, kind: object, event: object, text: str) -> None:
+        match event:
+            case ToolCall():
+                self._tools[event.id] = label_of(event, None)
+            case ToolResult():
+                label = self._tools.pop(event.id, event.name or "Tool")
+                self._item(span(head_of(event, label, None)[0]))
+            case _:
+                self._open = None if kind == "decision" else self._open
+                self._item(span(text))
 
     def _artifact(self, artifact: Json) -> None:
         parts, name = artifact.get("parts") or (), str(artifact.get("name") or "")

@@ -10,13 +10,18 @@ from typing import IO, Any
 
 import orjson
 
+from bridge.cli.client.folding import folded, message, width_of
 from bridge.client.questions import OpenQuestion, facts_of, question_of, text_of
 from bridge.client.shapes import Json, short, state_of
+from bridge.task.events import Plan
+from bridge.task.facts import event_of
 from bridge.task.text import exact, one_line, readable
 
 ANSWER = "assistant-response"
 """The id of the artifact with the answer of an agent of this bridge."""
 _UNSAFE = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_WHOLE = 10**8  # characters: a text that a person decides about is not cut
+_NOT_ASCII = re.compile("[^\x00-\x7e]")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 WARNINGS = {
     "failed": "the task failed",
@@ -38,7 +43,8 @@ class Output:
 
     def note(self, text: str) -> None:
         """A line for people, beside the result."""
-        print(f"coding-agent-bridge: {readable(text)}", file=sys.stderr, flush=True)
+        shown = message(f"coding-agent-bridge: {readable(text)}", width_of(sys.stderr))
+        print(shown, file=sys.stderr, flush=True)
 
 
 class JsonOutput(Output):
@@ -63,9 +69,11 @@ def print_json(value: Any, lines: bool = False) -> None:
 
 
 def safe_json(value: Any, option: int = orjson.OPT_INDENT_2) -> str:
-    """JSON in which no character controls a terminal."""
+    """JSON in which no character controls a terminal, or is one that stdout cannot write."""
     data = orjson.dumps(value, option=option).decode()
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", data)
+    writes_all = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+    unsafe = _UNSAFE if writes_all else _NOT_ASCII
+    return unsafe.sub(lambda found: json.dumps(found[0])[1:-1], data)
 
 
 class QuietOutput(Output):
@@ -137,10 +145,13 @@ class Fields:
         self._file = file or sys.stdout
         self._block: str | None = None
         self._at_start = True
+        self._width = width_of(self._file)
+        self._column = 0  # behind the text of a block
 
     def field(self, label: str, value: object) -> None:
         self.close()
-        print(f"{label}: {' '.join(exact(str(value), 100_000).split())}", file=self._file)
+        line, _ = folded(f"{label}: {' '.join(exact(str(value), 100_000).split())}", self._width)
+        print(line, file=self._file)
         self._file.flush()
 
     def block(self, label: str, text: str) -> None:
@@ -154,11 +165,12 @@ class Fields:
             return
         if self._block != label:
             self.close()
-            self._block, self._at_start = label, True
+            self._block, self._at_start, self._column = label, True, 0
             print(f"{exact(label)}:", file=self._file)
         for line in _LINE.findall(readable(text, len(text) + 1)):
             indent = "  " if self._at_start else ""
-            self._file.write(indent + line)
+            shown, self._column = folded(indent + line, self._width, self._column)
+            self._file.write(shown)
             self._at_start = line.endswith("\n")
         self._file.flush()
 
@@ -246,11 +258,9 @@ class TextOutput(Output):
             self._state = state
             self.fields.field("State", state)
         message = (found.get("status") or {}).get("message") or {}
-        facts = facts_of(message)
-        if facts.get("type") == "plan":
-            entries = [one for one in facts.get("entries") or () if isinstance(one, dict)]
-            lines = [f"{one.get('status', '')}: {one.get('content', '')}" for one in entries]
-            self.fields.block("Plan", "\n".join(lines))
+        event = event_of(facts_of(message))
+        if isinstance(event, Plan):
+            self.fields.block("Plan", plan_text(event))
         elif state in ("working", "submitted"):
             text = one_line(text_of(message.get("parts") or ()))
             if text:
@@ -281,6 +291,13 @@ class TextOutput(Output):
                 self.fields.field("File", file_label(part))
 
 
+def plan_text(plan: Plan) -> str:
+    """A line for each step of a plan."""
+    marks = {"completed": "✓", "in_progress": "→"}
+    lines = [f"{marks.get(one.status, '·')} {one_line(one.text)}" for one in plan.entries]
+    return "\n".join(lines)
+
+
 def file_label(part: Json) -> str:
     """The name, the media type and the size of a file part."""
     if "url" in part:
@@ -303,7 +320,8 @@ def summarize(fields: Fields, answer: Json, resume: str, ids: bool = True) -> No
         fields.field("Context", task.get("contextId"))
     state = short(state_of(task))
     fields.field("State", state)
-    show_reason(fields, task)
+    if reason := reason_of(task):
+        fields.field("Reason", reason)
     question = question_of(task)
     if question:
         show_question(fields, question)
@@ -312,12 +330,13 @@ def summarize(fields: Fields, answer: Json, resume: str, ids: bool = True) -> No
     warn(state)
 
 
-def show_reason(fields: Fields, task: Json) -> None:
-    """The reason of a failure."""
-    if short(state_of(task)) in ("failed", "rejected"):
-        reason = ((task.get("metadata") or {}).get("bridge") or {}).get("reason")
-        text = text_of(_status_parts(task))
-        fields.field("Reason", f"{reason}: {text}" if reason else text)
+def reason_of(task: Json) -> str:
+    """The reason of a failure; empty for any other task."""
+    if short(state_of(task)) not in ("failed", "rejected"):
+        return ""
+    reason = ((task.get("metadata") or {}).get("bridge") or {}).get("reason")
+    text = text_of(_status_parts(task)).strip()
+    return f"{reason}: {text}" if reason else text
 
 
 def show_usage(fields: Fields, task: Json) -> None:
@@ -334,9 +353,8 @@ def warn(state: str) -> None:
 
 
 def show_question(fields: Fields, question: OpenQuestion) -> None:
-    fields.field("Question", question.text)
-    if question.subject:
-        fields.block("Data", json.dumps(question.subject, indent=2, ensure_ascii=False))
+    meanings = [f"- {one.name}: {one.description}" for one in question.options if one.description]
+    fields.block("Question", "\n".join(exact(one, _WHOLE) for one in (question.request, *meanings)))
     if question.options:
         options = (f'{one.id} "{one.name}"' for one in question.options)
         fields.field("Options", ", ".join(options))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from bridge.client.failure import usage
-from bridge.client.questions import OpenQuestion, QuestionOption
+from bridge.client.questions import OpenQuestion
 from bridge.task.approval_policy import Rule, decide
+from bridge.task.events import Option
 
 RESERVED = ("stop", "deny")
 
@@ -25,7 +26,7 @@ class QuestionPolicy:
     def decides(self) -> bool:
         return self._denies or self._rule is not None
 
-    def decide(self, question: OpenQuestion) -> QuestionOption | None:
+    def decide(self, question: OpenQuestion) -> Option | None:
         if question.kind != "permission":
             return None
         if self._denies:

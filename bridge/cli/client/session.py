@@ -10,8 +10,10 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
+from bridge.cli.client.folding import message, width_of
 from bridge.cli.client.output import JsonOutput, Output, QuietOutput, TextOutput
 from bridge.cli.client.parser import PROGRAM
 from bridge.cli.starter import Starter
@@ -23,6 +25,7 @@ from bridge.client.follow import PATIENCE, Follower
 from bridge.client.local_server import covering, running
 from bridge.client.questions import question_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of
+from bridge.client.short_ids import whole_id
 from bridge.errors.program import command
 
 EXIT_STATES = {
@@ -38,8 +41,9 @@ CANCELS_WITHIN = 5.0  # seconds that an interrupted command waits for the end of
 class CommandSession:
     """One run of a command. `options` is the command line, `settings` all values with sources.
     `follower`: the task that the command follows now. `owns`: the command began the task, so that
-    an interrupt cancels it. `on_interrupt`: called for SIGINT instead of that. `message_id`: of the
-    message that a repetition of the command resumes, if the server recognises repetitions."""
+    an interrupt cancels it. `on_interrupt`: called for SIGINT instead of that. `notice`: shows a
+    line of diagnostics. `message_id`: of the message that a repetition of the command resumes, if
+    the server recognises repetitions."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -49,6 +53,7 @@ class CommandSession:
         self.message_id: str | None = None
         self.signal: int | None = None
         self.on_interrupt: Callable[[], None] | None = None
+        self.notice: Callable[[str], None] = trace
         self._deaf = False
         self._work: asyncio.Task[int] | None = None
 
@@ -110,6 +115,7 @@ class CommandSession:
         async with connect(target) as agent:
             if target.insecure and agent.credentials:
                 trace("warning: credentials are sent over a connection that is not verified")
+            await self._complete_ids(agent)
             yield agent
 
     def _starts(self, target: Target) -> bool:
@@ -125,13 +131,27 @@ class CommandSession:
         agents, stop = ", ".join(server.agents), command("stop")
         trace(f"started a server for {cwd} ({agents}); it ends when it is idle, or by `{stop}`")
 
+    async def _complete_ids(self, agent: RemoteAgent) -> None:
+        """Replace the short ids of the command line by whole ones. Raises ClientError."""
+        options = self.options
+        both = ("id", "contextId") if options.command == "attach" else ("id",)
+        if isinstance(getattr(options, "task", None), str):
+            options.task = await whole_id(agent, options.task, members=both)
+        if isinstance(getattr(options, "tasks", None), list):
+            options.tasks = [await whole_id(agent, one, members=("id",)) for one in options.tasks]
+        for name, member in (("task_id", "id"), ("context_id", "contextId")):
+            given = self.settings[name]
+            if given.value:
+                whole = await whole_id(agent, given.value, members=(member,))
+                self.settings[name] = replace(given, value=whole)
+
     def follow(self, agent: RemoteAgent) -> Follower:
         """A new follower, which interrupts and errors refer to."""
         self.follower = Follower(
             agent,
             poll_interval=self.value("poll_interval"),
             patience=PATIENCE if self.value("timeout") is None else float("inf"),
-            on_break=lambda error: trace(f"{error}; trying again"),
+            on_break=lambda error: self.notice(f"{error}; trying again"),
         )
         return self.follower
 
@@ -229,7 +249,7 @@ class CommandSession:
         if again or number != signal.SIGINT or not cancels or self.follower is None:
             self._work.cancel()
             return
-        trace("canceling the task; press Ctrl-C again to leave at once")
+        self.notice("canceling the task; press Ctrl-C again to leave at once")
         loop = asyncio.get_running_loop()
         loop.call_later(CANCELS_WITHIN, self._work.cancel)
         self._canceling = asyncio.create_task(self._cancel(self.follower))
@@ -239,12 +259,15 @@ class CommandSession:
         try:
             await follower.cancel()
         except ClientError as error:
-            trace(f"the task could not be canceled: {error}")
+            self.notice(f"the task could not be canceled: {error}")
 
 
 def trace(text: str) -> None:
     """A line of diagnostics on stderr."""
     clean = "".join(one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text)
     with contextlib.suppress(OSError):  # the terminal may be gone
-        print(clean if clean.startswith("Resume") else f"{PROGRAM}: {clean}", file=sys.stderr)
+        command = clean.startswith("curl ")  # it stays one line, for a copy of it
+        if not clean.startswith("Resume"):
+            clean = message(f"{PROGRAM}: {clean}", None if command else width_of(sys.stderr))
+        print(clean, file=sys.stderr)
         sys.stderr.flush()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from contextlib import aclosing
 
+from bridge.cli.client.folding import width_of
 from bridge.cli.client.messages import stdin_line
 from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
 from bridge.cli.client.sending import needs_extension
 from bridge.cli.client.session import CommandSession, trace
+from bridge.cli.client.task_table import Details, ordered, table, today
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent, page_of
 from bridge.client.conversation import find, pages
 from bridge.client.failure import AUTH_FAILED, NOT_A_TERMINAL, ClientError, usage
 from bridge.client.follow import Follower
-from bridge.client.questions import facts_of
 from bridge.client.shapes import INTERRUPTED, STATES, TERMINAL, Json, short, state_of
 
 _MOST = 100  # tasks of a page
@@ -116,16 +116,17 @@ async def list_tasks(session: CommandSession) -> int:
         if session.options.watch:
             return await _print_changes(session, agent)
         page = await agent.call(bindings.LIST, list_params(session))
-    tasks = page.get("tasks") or []
+        tasks, details = page.get("tasks") or [], Details()
+        if not session.json:
+            await details.read(agent, ordered(tasks))
     if session.json:
         for task in tasks if session.stream else ():
             print_json(task, lines=True)
         if not session.stream:
             print_json(page)
         return 0
-    for _, members in groups(tasks):
-        for task in members:
-            _print_fields(task)
+    if tasks:
+        print("\n".join(table(ordered(tasks), details, today(), width_of(sys.stdout))), flush=True)
     if page.get("nextPageToken"):
         Fields().field("Next page", session.command(*_again(session, page["nextPageToken"])))
     return 0
@@ -154,31 +155,6 @@ def list_params(session: CommandSession) -> Json:
     if options.page_token:
         params["pageToken"] = options.page_token
     return params
-
-
-GROUPS = ("Needs you", "Running", "Waiting for a slot", "Done", "Failed", "Canceled")
-_WORDS = {
-    "input-required": "Needs you",
-    "auth-required": "Needs you",
-    "completed": "Done",
-    "failed": "Failed",
-    "rejected": "Failed",
-    "canceled": "Canceled",
-}
-
-
-def word_of(found: Json) -> str:
-    """The word for the state of a task or of a status update."""
-    facts = facts_of((found.get("status") or {}).get("message") or {})
-    if facts.get("type") == "queued":
-        return "Waiting for a slot"
-    return _WORDS.get(short(state_of(found)), "Running")
-
-
-def groups(tasks: Sequence[Json]) -> list[tuple[str, list[Json]]]:
-    """The tasks by their words, in the order of GROUPS."""
-    named = [(word, [one for one in tasks if word_of(one) == word]) for word in GROUPS]
-    return [(word, members) for word, members in named if members]
 
 
 def _again(session: CommandSession, token: str) -> tuple[str, ...]:

@@ -108,7 +108,8 @@ class Monitor:
                     continue
                 task = await self._found(manager, head)
                 if task:
-                    placed = {"node": name} if self._cluster else {}
+                    placed: Change = {"node": name} if self._cluster else {}
+                    _, placed["cwd"] = manager.beginning(task) or (None, None)
                     listed.append({"agent": agent_id, **placed, **_summary(task)})
         return web.json_response({"tasks": listed})
 

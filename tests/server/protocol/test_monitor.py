@@ -89,7 +89,9 @@ async def test_agents_and_tasks_are_listed(workspace: Path, http: aiohttp.Client
         }
         for query, ids in expected.items():
             async with http.get(f"{server.url}/monitor/tasks{query}") as response:
-                assert {task["id"] for task in (await response.json())["tasks"]} == ids
+                listed = (await response.json())["tasks"]
+                assert {task["id"] for task in listed} == ids
+                assert {task["cwd"] for task in listed} <= {str(workspace)}
         async with http.get(f"{server.url}/monitor/tasks?state=odd") as response:
             assert response.status == 400
             assert "completed" in (await response.json())["error"]

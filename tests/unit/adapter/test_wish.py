@@ -4,16 +4,18 @@ of every CLI, and the operator's rules see all of it."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bridge.adapter.diff import changes_in
 from bridge.task.approval_policy import Decision, Rule, decide
 from bridge.task.events import Option, Question, ToolCall
 from bridge.task.render import status_message
 from bridge.task.state import StatusUpdate, Task
-from bridge.task.subject import text_of
+from bridge.task.subject import numbered, text_of
 from bridge.task.text import MESSAGE_CHARS
 from tests import CHECKOUT
 from tests.support.cases import each
@@ -71,6 +73,8 @@ def unseen(value: Any, text: str) -> list[str]:
     for leaf in leaves(value):
         said = leaf if isinstance(leaf, str) else "" if leaf in ([], {}, None) else json.dumps(leaf)
         for line in said.split("\n"):
+            if line.startswith("@@ -"):  # its numbers stand before the lines
+                continue
             header = line[:4] in ("--- ", "+++ ", "Inde", "====")  # of a diff
             shown = line[4:].removeprefix("x: ").strip("=") if header else line.strip()
             words = "".join(one if one.isprintable() else "\ufffd" for one in shown)
@@ -196,7 +200,7 @@ EDITS: dict[str, tuple[str, Json, str]] = {
     "MultiEdit": (
         "MultiEdit",
         {"file_path": "/w/a", "edits": [{"old_string": "x\n", "new_string": ""}]},
-        "--- /w/a\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-x\n",
+        "--- /w/a\n+++ /w/a\n@@ -1,1 +0,0 @@\n-x\n",
     ),
     "NotebookEdit": (
         "NotebookEdit",
@@ -216,18 +220,53 @@ def test_an_edit_is_shown_as_a_diff(name: str) -> None:
     tool, given, diff = EDITS[name]
     for asked in (claude(given, tool), acp(given, tool, kind="edit")):
         assert asked.subject and asked.subject["changes"] == [diff]
-        assert diff.rstrip("\n") in asked.text
+        assert numbered(diff) in asked.text
         assert unseen(given, asked.text) == []
 
 
 def test_a_diff_cannot_contain_lines_of_its_own() -> None:
     """A line of a file ends with a newline only, and the diff of an agent has lines of a diff."""
     asked = claude({"file_path": "/w/a", "content": "x\r\u2028cwd: /\x0bb\n"}, "Write")
-    assert "\n+x\ufffd\ufffdcwd: /\ufffdb" in asked.text
+    assert "\n    1 +x\ufffd\ufffdcwd: /\ufffdb" in asked.text
     forged = "--- /w/a\n+++ /w/a\n@@ -1,1 +1,1 @@\n-x\n+y\ncwd: /safe\n"
     asked = acp({"fileName": "/w/a", "diff": forged}, "edit", kind="edit")
     assert "\ncwd: /safe" not in asked.text
     assert "\n  cwd: /safe" in asked.text
+
+
+def test_the_lines_of_a_diff_have_numbers_and_little_context() -> None:
+    old = [f"line {number}\n" for number in range(1, 31)]
+    new = [*old[:12], "new\n", *old[13:25], *old[26:]]
+    (change,) = changes_in(
+        {"path": "/w/a", "old_string": "".join(old), "new_string": "".join(new)}, writes=False
+    )
+    assert numbered(change).splitlines() == [
+        "/w/a (+1 \N{MINUS SIGN}2)",
+        "  … 9 unchanged lines",
+        *(f"   {number}  line {number}" for number in (10, 11, 12)),
+        "   13 -line 13",
+        "   13 +new",
+        *(f"   {number}  line {number}" for number in (14, 15, 16)),
+        "  … 6 unchanged lines",
+        *(f"   {number}  line {number}" for number in (23, 24, 25)),
+        "   26 -line 26",
+        *(f"   {number - 1}  line {number}" for number in (27, 28, 29)),
+        "  … 1 unchanged line",
+    ]
+
+
+def test_a_cut_change_ends_with_a_whole_line_and_says_how_many_are_missing() -> None:
+    given = {"file_path": "/w/a", "content": "".join(f"{n:050}\n" for n in range(1_000))}
+    asked = claude(given, "Write")
+    *shown, last = asked.text.splitlines()
+    assert len(asked.text) <= MESSAGE_CHARS
+    missing = re.fullmatch(r"  … \((\d+) more lines are not shown\)", last)
+    assert missing and sum("+0" in line for line in shown) + int(missing[1]) == 1_000
+
+
+def test_a_deleted_file_is_named_so() -> None:
+    diff = "--- /w/a\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-x\n-y\n"
+    assert numbered(diff) == "/w/a (deleted, +0 \N{MINUS SIGN}2)\n    1 -x\n    2 -y"
 
 
 def test_the_files_of_an_acp_request_are_named_besides_its_input() -> None:

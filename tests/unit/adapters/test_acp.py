@@ -969,7 +969,7 @@ def test_an_answer_is_the_option_of_the_kind_that_was_meant(
 def test_the_client_sees_the_diff_of_an_edit_that_it_decides_about() -> None:
     diff = {"type": "diff", "path": "/w/x", "oldText": "a\n", "newText": "b\n"}
     question = Talk().begun().question(kind="edit", content=[diff])
-    assert question.text.endswith("\n-a\n+b")
+    assert question.text.endswith("\n    1 -a\n    1 +b")
     assert question.subject and question.subject["changes"][0].endswith("\n-a\n+b\n")
 
 

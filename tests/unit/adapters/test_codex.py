@@ -1014,8 +1014,8 @@ def test_an_approval_of_changes_shows_them() -> None:
     talk.item(CHANGE)
     question = talk.question("item/fileChange/requestApproval", itemId="f1", reason=None)
     assert question.text.startswith("Codex asks to change files\nchanges[0].kind.type: add\n")
-    assert "\n--- /dev/null\n+++ /workspace/new" in question.text
-    assert question.text.endswith("\n-x\n+y")
+    assert "\n/workspace/new" in question.text
+    assert question.text.endswith("\n    1 -x\n    1 +y")
     talk.answer(question, "yes")
     assert talk.result() == {"decision": "accept"}
 

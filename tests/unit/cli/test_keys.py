@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
+
 import pytest
 
-from bridge.cli.client.card import COUNTS_AFTER, QuestionCard, Show, request_of
+from bridge.cli.client.card import COUNTS_AFTER, QuestionCard, Show, decorated, until
 from bridge.cli.client.keyboard import Key, KeyParser
 from bridge.cli.client.line_editor import CURSOR, LineEditor
-from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, QuestionOption
+from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion
+from bridge.task.events import Option, Question
+from bridge.task.subject import how_to_answer, text_of
 
-ONCE = QuestionOption("o", "Allow", "allow_once")
-ALWAYS = QuestionOption("w", "Always allow Bash", "allow_always")
-NO = QuestionOption("n", "Do not", "reject_once")
+ONCE = Option("o", "Allow", "allow_once")
+ALWAYS = Option("w", "Always allow Bash", "allow_always")
+NO = Option("n", "Do not", "reject_once")
 SUBJECT = {"name": "Bash", "input": {"command": "npm test", "timeout": 5}}
 
 
-def question(*options: QuestionOption, **members: object) -> OpenQuestion:
+def question(*options: Option, **members: object) -> OpenQuestion:
     return OpenQuestion("q", "permission", "May I?", options or (ONCE, ALWAYS, NO), **members)  # type: ignore[arg-type]
 
 
@@ -54,6 +59,10 @@ def press(to: QuestionCard, *names: str, now: float = 1.0) -> object:
         (b"\x1bOD", ["left"]),
         (b"\x1b[3~", ["delete"]),
         (b"\x17", ["word"]),
+        (b"\x1b\r", ["newline"]),
+        (b"\t", ["tab"]),
+        (b"\x0f", ["outputs"]),
+        (b"\x0c", ["redraw"]),
         (b"\x1b[1;5C", []),
         (b"\x1bOP", []),
         (b"\x1by", []),
@@ -119,14 +128,11 @@ def test_keys_decide(names: list[str], action: object) -> None:
 
 def test_a_question_without_an_option_has_no_key_for_it() -> None:
     for name in ("y", "a", "n", "r", "t"):
-        assert (
-            press(card(question(QuestionOption("x", "Red", "choice"), free_text=False)), name)
-            is None
-        )
+        assert press(card(question(Option("x", "Red", "choice"), free_text=False)), name) is None
 
 
 def test_several_options_are_toggled_and_sent_by_enter() -> None:
-    colours = [QuestionOption(name, name, "choice") for name in ("red", "green", "blue")]
+    colours = [Option(name, name, "choice") for name in ("red", "green", "blue")]
     several = question(*colours, multiple=True)
     assert press(card(several), "3", "1", "2", "2", "enter") == ChosenAnswer(
         (colours[2], colours[0])
@@ -158,17 +164,16 @@ def test_a_paste_never_decides_but_can_be_a_reason() -> None:
 def test_leaving_and_showing_decide_nothing() -> None:
     assert isinstance(press(card(question()), "q"), Leave)
     assert isinstance(press(card(question()), "end"), Leave)
-    shown = press(card(question(subject=SUBJECT)), "d")
-    assert shown == Show('May I?\n\nBash\n\nnpm test\n\n{\n  "timeout": 5\n}')
+    assert press(card(question(subject=SUBJECT)), "d") == Show("May I?")
     assert '"optionId"' not in str(press(card(question()), "v"))
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 23), (40, 14)])
 @pytest.mark.parametrize("count", [1, 3, 9, 20])
 def test_a_card_fits_and_always_shows_its_options(width: int, height: int, count: int) -> None:
-    options = [QuestionOption(str(n), f"Option {n} " + "x" * 100, "choice") for n in range(count)]
-    subject = {"name": "Bash", "input": {"command": "\n".join("word " * 50 for _ in range(90))}}
-    lines = card(question(*options, subject=subject)).lines(wrap, width, height)
+    options = [Option(str(n), f"Option {n} " + "x" * 100, "choice") for n in range(count)]
+    asked = replace(question(*options), text="\n".join("word " * 50 for _ in range(90)))
+    lines = card(asked).lines(wrap, width, height)
     assert len(lines) <= height
     assert all(len(text) <= width for text, _ in lines)
     assert sum("Option" in text for text, _ in lines) == min(count, 9)
@@ -182,16 +187,43 @@ def test_the_reach_of_an_answer_for_always_is_shown_before_the_second_press() ->
     assert any(ALWAYS.name in text for text in red)
 
 
-def test_a_request_has_its_command_as_a_text_and_the_rest_as_json() -> None:
-    assert request_of(question(subject=SUBJECT)) == ["Bash", "npm test", '{\n  "timeout": 5\n}']
-    edit = {"file_path": "a.py", "old_string": "a\nb", "new_string": "a\nc"}
-    assert request_of(question(subject={"name": "Edit", "input": edit})) == [
-        "Edit",
-        "  a\n- b\n+ c",
-        '{\n  "file_path": "a.py"\n}',
-    ]
-    assert request_of(question(subject={"input": [1]})) == ["[\n  1\n]"]
-    assert request_of(question()) == []
+def test_a_card_shows_the_text_of_the_question_and_no_json() -> None:
+    red = Option("r", "Red", "choice", "the colour of fire")
+    asked = Question("q", "choice", "Which?", (red,), {"options": [{"label": "Red"}]})
+    text = f"Which?\n{how_to_answer(asked)}"
+    opened = OpenQuestion("q", "choice", text, (red,), asked.subject, free_text=False)
+    lines = card(opened).lines(wrap, 60, 20)
+    assert [line for line, _ in lines[1:-1]] == ["│ Which?", "  1 Red", "    the colour of fire"]
+
+
+def test_the_lines_of_a_change_have_colours() -> None:
+    subject = {"title": "Edit: a", "changes": ["--- a\n+++ a\n@@ -7,1 +7,1 @@\n-x\n+y\n"]}
+    lines = decorated(text_of(subject), wrap, 60)
+    assert lines[2:] == [("    7 -x", "red"), ("    7 +y", "green")]
+
+
+def test_no_row_of_a_long_line_looks_like_another_line() -> None:
+    request = "Run it?\ncommand: " + "x" * 11 + "cwd: /safe  " + "y" * 20 + "\n    1 +" + "z" * 30
+    rows = [row for row, _ in decorated(request, wrap, 20)]
+    assert [row for row in rows if row[0] != " "] == ["Run it?", "command: xxxxxxx"]
+    assert all(len(row) <= 20 for row in rows)
+
+
+def test_the_card_says_until_when_it_waits() -> None:
+    end = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    asked = question(until=end.isoformat(), then="deny")
+    assert until(asked) == f"denied at {end.astimezone():%H:%M}"
+    assert until(replace(asked, then="end")) == f"the task ends at {end.astimezone():%H:%M}"
+    assert until(question()) == until(replace(asked, until="soon")) == ""
+
+
+def test_the_pager_has_what_the_text_of_the_question_cuts() -> None:
+    subject = {"title": "Run it?", "input": {"command": "\n".join(["word " * 9] * 300)}}
+    asked = question(subject=subject)
+    asked = replace(asked, text=f"Not understood.\n{text_of(subject)}")
+    assert "more characters are not shown" in asked.text
+    shown = press(card(asked), "d")
+    assert shown == Show(f"Not understood.\n{text_of(subject, 10**6)}")
 
 
 def test_a_line_that_was_begun_before_the_card_is_its_answer_after_a_pause() -> None:
@@ -225,6 +257,7 @@ def test_words_answer_each_question_of_a_conversation() -> None:
         ("a b left backspace", "|b"),
         ("a b left kill", "a|"),
         ("a b left clear", "|b"),
+        ("a newline b", "a\nb|"),
         ("a blank b c word d", "a d|"),
         ("backspace delete right", "|"),
         ("a escape f1", "a|"),
@@ -240,8 +273,16 @@ def test_a_line_is_edited(names: str, shown: str) -> None:
 def test_a_paste_keeps_its_line_breaks() -> None:
     line = LineEditor("a")
     line.press(Key("paste", "b\r\nc\rd"))
-    assert line.shown == f"ab\N{RETURN SYMBOL}c\N{RETURN SYMBOL}d{CURSOR}"
+    assert line.shown == f"ab\nc\nd{CURSOR}"
     assert line.take() == "ab\nc\nd" and line.text == ""
+
+
+def test_a_backslash_before_enter_breaks_the_line() -> None:
+    line = LineEditor("a\\")
+    assert line.breaks() and line.text == "a\n"
+    assert not line.breaks() and line.text == "a\n"
+    asked = card(question())
+    assert press(asked, "r", "b", "\\", "enter", "c", "enter") == ChosenAnswer((NO,), "b\nc")
 
 
 def test_earlier_lines_come_back_and_the_draft_stays() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from bridge.runtime.questions import PROJECT_CONFIG, Questions, allows, decision, give_up
 from bridge.task.approval_policy import Rule
 from bridge.task.events import Answer, Answered, NotUnderstood, Option, Question, TimedOut
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import Task
+from bridge.task.subject import text_of
 from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy
 from tests.support.cases import each
 
@@ -141,3 +144,15 @@ def test_a_timeout_denies_or_ends_the_turn() -> None:
 @each(("options", "allowed"), [((ALLOW,), True), ((DENY,), False), ((), False)])
 def test_only_a_chosen_option_allows(options: tuple[Option, ...], allowed: bool) -> None:
     assert allows(Answer("q", "text", options)) is allowed
+
+
+def test_a_question_has_the_numbers_of_the_changed_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one\ntwo\nthree\n")
+    diff = "--- a.py\n+++ a.py\n@@ -1,1 +1,1 @@\n-three\n+3\n"
+    subject = {"title": "Edit it?", "changes": [diff], "input": {}}
+    edit = Question("q", "permission", text_of(subject), (), subject)
+    shown = Questions((), TRUSTING, timeout=0.0).prepared(edit, str(tmp_path))
+    assert shown.text.endswith("\n    3 -three\n    3 +3")
+    assert shown.subject and shown.subject["changes"] == [diff.replace("-1,1 +1,1", "-3,1 +3,1")]
+    other = replace(edit, text="Another text")
+    assert Questions((), TRUSTING, timeout=0.0).prepared(other, str(tmp_path)) == other
