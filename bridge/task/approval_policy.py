@@ -56,12 +56,13 @@ class Rule:
     """A decision for the requests that match each given pattern of `tool`, `command` and `path`.
     Patterns have `*`, `?` and `[…]`; `*` matches any characters, spaces and slashes included.
 
-    `tool`: the tool's name, or its kind as ACP has it (`edit`, `execute` …). `command`: a shell
-    command. To `allow` one, it must be one plain command without assignments, expansions or unknown
-    members beside it; `deny` and `ask` look at each command of a line, behind assignments and
-    wrappers such as `sudo`, too. `path`: a file, after symbolic links, relative to the workspace or
-    absolute. To `allow`, all paths of a request must match. `deny` and `ask` also match the path
-    before symbolic links, in any case, without folders for `*/`, and below a path that ends in `/`.
+    `tool`: the tool's name, or its kind as ACP has it (`edit`, `execute` …), in any case for `deny`
+    and `ask`. `command`: a shell command. To `allow` one, it must be one plain command without
+    assignments, expansions or unknown members beside it; `deny` and `ask` look at each command of a
+    line, behind assignments and wrappers such as `sudo`, too. `path`: a file, after symbolic links,
+    relative to the workspace or absolute. To `allow`, all paths of a request must match. `deny` and
+    `ask` also match the path before symbolic links, in any case, without folders for `*/`, and
+    below a path that ends in `/`.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}  # rules are read from TOML
@@ -144,7 +145,7 @@ def decide(
     known = list(rules)
     said = {_said(rule, wish, cwd) for rule in known}
     others = (rule for rule in known if rule.decision != "allow")
-    if "allow" in said and any(_may_fit(rule, wish) for rule in others):
+    if "allow" in said and any(_may_fit(rule, wish, cwd) for rule in others):
         said.discard("allow")
     return next((one for one in ("deny", "ask", "allow") if one in said), "ask")
 
@@ -245,7 +246,7 @@ def _like_a_path(value: Any) -> bool:
 def _said(rule: Rule, wish: Wish, cwd: str) -> Decision | None:
     """The decision of a rule that matches, and "ask" if a part that was not read could match."""
     allows = rule.decision == "allow"
-    if rule.tool is not None and not any(fnmatchcase(one, rule.tool) for one in wish.tools):
+    if not _tool_fits(rule, wish):
         return None
     if (rule.command is None or _command_fits(rule.command, wish, allows)) and (
         rule.path is None or _path_fits(rule.path, wish, cwd, allows)
@@ -255,13 +256,27 @@ def _said(rule: Rule, wish: Wish, cwd: str) -> Decision | None:
     return "ask" if unread and not allows else None
 
 
-def _may_fit(rule: Rule, wish: Wish) -> bool:
-    """Whether the rule could match an action of which the request shows only a part."""
-    if rule.tool is not None and not any(fnmatchcase(one, rule.tool) for one in wish.tools):
+def _tool_fits(rule: Rule, wish: Wish) -> bool:
+    if rule.tool is None or rule.decision == "allow":
+        return rule.tool is None or any(fnmatchcase(one, rule.tool) for one in wish.tools)
+    return any(fnmatchcase(one.casefold(), rule.tool.casefold()) for one in wish.tools)
+
+
+def _may_fit(rule: Rule, wish: Wish, cwd: str) -> bool:
+    """Whether the rule, which does not match, could match an action of which the request shows
+    only a part."""
+    if wish.tools and not _tool_fits(rule, wish):
         return False
-    return (rule.command is not None and _may_be_command(rule.command, wish)) or (
-        rule.path is not None and _may_be_path(rule.path, wish)
-    )
+    command, path = rule.command, rule.path
+    if command is not None and not _may_be_command(command, wish):
+        shown = path is not None or not wish.tools
+        if not (shown and _command_fits(command, wish, False)):
+            return False
+    if path is not None and not _may_be_path(path, wish):
+        shown = command is not None or not wish.tools
+        if not (shown and _path_fits(path, wish, cwd, False)):
+            return False
+    return True
 
 
 def _may_be_command(pattern: str, wish: Wish) -> bool:

@@ -119,7 +119,7 @@ def test_all_that_is_given_must_fit() -> None:
     rule = Rule("deny", tool="edit", path="*.py")
     assert decided(edit("a.py"), rule) == "deny"  # by its kind
     assert decided(edit("a.md"), rule) == "ask"
-    assert decided({**edit("a.py"), "kind": "read"}, rule) == "ask"
+    assert decided({**edit("a.py"), "name": "View", "kind": "read"}, rule) == "ask"
 
 
 def test_the_changes_of_codex_are_found_by_path() -> None:

@@ -228,3 +228,29 @@ def test_a_path_that_may_be_denied_is_asked(given: Any) -> None:
 )
 def test_a_path_without_a_doubt_is_allowed(given: Any) -> None:
     assert decided(given) == "allow"
+
+
+# --- tools and several patterns ------------------------------------------------------------------
+
+
+@each("pattern", ["Bash", "bash", "B*", "EXECUTE"])
+def test_a_tool_is_denied_in_any_case(pattern: str) -> None:
+    rules = Rule("deny", tool=pattern), RULES[-1]
+    for name, kind in (("Bash", "execute"), ("BASH", "Execute")):
+        assert decided({"command": "ls"}, *rules, name=name, kind=kind) == "deny"
+    assert decided({"command": "ls"}, Rule("allow", tool="bash")) == "ask"
+
+
+@each("rule", [Rule("deny", tool="Bash"), Rule("ask", tool="Bash", command="ls *")])
+def test_a_tool_without_a_name_may_be_denied(rule: Rule) -> None:
+    allow = Rule("allow", command="ls *")
+    assert decided({"command": "ls x"}, rule, allow, name=None) == "ask"
+    assert decided({"command": "ls x"}, rule, allow, name="Other") == "allow"
+
+
+def test_all_patterns_of_a_rule_must_be_possible() -> None:
+    rule = Rule("deny", command="cp *", path="secrets/*")
+    for command in ("cp x secrets/a", "cp -r ./secrets/a x", "docker exec web cp x secrets/a"):
+        assert decided({"command": command}, rule, RULES[-1]) == "ask"
+    for command in ("cp x y", "cat secrets/a", "docker exec web cp x y"):
+        assert decided({"command": command}, rule, RULES[-1]) == "allow"
