@@ -40,6 +40,7 @@ from bridge.task.events import (
 from bridge.task.message import Message, Role, TextPart
 
 PROMPT = "Reply with OK."
+GONE_WITHIN = 5.0  # seconds in which the kernel ends processes that were killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Talk:
             argv = session.adapter.launch().argv
             self._command = f"(cd {shlex.quote(cwd)} && {shlex.join(argv)})"
             checks = await self._hold(session, live)
-        left = marked(session.marker) | Cgroup(session.marker).pids()
+        left = await _left(session.marker)
         if left:
             pids = " ".join(map(str, sorted(left)))
             text = f"{len(left)} of its processes could not be killed"
@@ -223,6 +224,16 @@ async def _listen(
         async with asyncio.timeout(within):
             await session.run(start, hear)
     return heard, first
+
+
+async def _left(marker: str) -> set[int]:
+    """The processes of the session that do not end."""
+    until = time.monotonic() + GONE_WITHIN
+    while left := marked(marker) | Cgroup(marker).pids():
+        if time.monotonic() > until:
+            break
+        await asyncio.sleep(0.05)
+    return left
 
 
 def memory(pids: Iterable[int]) -> int:
