@@ -62,7 +62,9 @@ def of_vibe(url: str, home: Path) -> None:
 def of_hermes(url: str, home: Path) -> None:
     (home / ".hermes").mkdir(exist_ok=True)
     model = {"default": "scripted", "provider": "custom", "base_url": f"{url}/v1", "api_key": KEY}
-    config = {"model": model, "approvals": {"mode": "manual"}}
+    # Else it asks the model for a title after the first turn: see docs/agents.md.
+    quiet = {"title_generation": {"enabled": False}}
+    config = {"model": model, "approvals": {"mode": "manual"}, "auxiliary": quiet}
     (home / ".hermes/config.yaml").write_text(json.dumps(config))  # YAML contains JSON
 
 

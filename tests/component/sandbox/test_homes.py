@@ -159,6 +159,8 @@ def test_a_conversation_lasts_longer_than_the_top_of_its_session(
     first, second = kimi[0].of("one"), kimi[0].of("two")
     first.prepare("/")
     (top(first) / "session_index.jsonl").write_text("a conversation")
+    lasting = (top(first) / "session_index.jsonl").resolve()
+    assert f"{lasting.parent}/" in first.rules("/")["write"]
     (top(first) / "sessions/x.jsonl").write_text("its messages")
     (top(first) / "other").touch()
     gone = top(first)
