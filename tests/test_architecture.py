@@ -777,7 +777,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/task/test_approval_policy.py": (
         "rules read commands and paths with it",
-        "task/spellings: commands paths",
+        "task/rules: commands paths",
     ),
     "tests/unit/adapters/test_acp.py": (
         "a part of this adapter",

@@ -10,7 +10,7 @@ from bridge.runtime.extension import OnDisconnect, ThoughtsFor
 from bridge.session.factory import SessionFactory
 from bridge.session.prewarm import NOTHING, PrewarmPlan
 from bridge.store.protocol import Retention
-from bridge.task.approval_policy import Rule
+from bridge.task.rules.approval_policy import Rule
 from bridge.telemetry.audit import NO_AUDIT, Audit
 from bridge.telemetry.observation import TaskObserver
 from bridge.workspace.attachments import Attachments

@@ -12,9 +12,9 @@ from bridge.runtime.questions import Questions
 from bridge.runtime.recorder import Recorder
 from bridge.runtime.turn import Turn
 from bridge.store.handle import TaskHandle
-from bridge.task.approval_policy import Rule
 from bridge.task.events import Canceled, Interrupted
 from bridge.task.message import Message
+from bridge.task.rules.approval_policy import Rule
 from bridge.task.transitions import TaskState
 
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from bridge.task.answers import HASTY, denial, hint, is_hasty, permission, read_answer
-from bridge.task.approval_policy import Rule, decide
 from bridge.task.events import (
     Answer,
     Answered,
@@ -22,6 +21,7 @@ from bridge.task.events import (
     TimedOut,
 )
 from bridge.task.message import Message
+from bridge.task.rules.approval_policy import Rule, decide
 from bridge.task.state import Task
 from bridge.task.subject import text_of
 from bridge.workspace.line_numbers import numbered_in

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from bridge.task.spellings.commands import line_of
+from bridge.task.rules.commands import line_of
 
 MOST_MEMBERS = 1_000  # of an input that is looked at in order; more would take too long
 COMMANDS = frozenset(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from bridge.task.approval_policy import Rule
+from bridge.task.rules.approval_policy import Rule
 from tests import CHECKOUT
 from tests.support import documents
 from tests.support.client_driver import READS_AS_A_PERSON, TOKEN, WITHIN, driving

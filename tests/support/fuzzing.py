@@ -29,10 +29,10 @@ from bridge.process.line_splitter import LineSplitter, LongLine
 from bridge.server import registry
 from bridge.session.redaction import MARK, Redactor, Secrets
 from bridge.task.answers import read_answer
-from bridge.task.approval_policy import Rule, decide
 from bridge.task.events import ENDINGS, AgentEvent, Done, Text
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.nearest import nearest
+from bridge.task.rules.approval_policy import Rule, decide
 from bridge.transports import sse
 from bridge.transports.grpc import messages
 from bridge.transports.grpc.service import methods

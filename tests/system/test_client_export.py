@@ -120,8 +120,8 @@ async def test_a_conversation_is_one_page_of_markdown(cab: Cab, client: Client) 
     expected = [
         "- State: `completed`",
         "- Usage: `3 inputTokens, 0.25 costUsd`",
-        "- `` ✓ Bash npm test `x` ``",
-        "- `✗ Read a.py (no such file)`",
+        "- `` ● Bash npm test `x` ``",
+        "- `● Read a.py · failed`",
         "- Answered by `local`: `Go on`",
         "- Answered by `local`: `Do not`",
         "- File: [`link`](<https://example.org/a%3E%28b%29%20c>)",

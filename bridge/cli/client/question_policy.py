@@ -6,8 +6,8 @@ import os
 
 from bridge.client.failure import usage
 from bridge.client.questions import OpenQuestion
-from bridge.task.approval_policy import Rule, decide
 from bridge.task.events import Option
+from bridge.task.rules.approval_policy import Rule, decide
 
 RESERVED = ("stop", "deny")
 

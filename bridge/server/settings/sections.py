@@ -36,7 +36,7 @@ from bridge.server.settings.values import (
     UrlOrFile,
     Words,
 )
-from bridge.task.approval_policy import Rule
+from bridge.task.rules.approval_policy import Rule
 from bridge.workspace.paths import Workspaces
 
 OWN_PREFIXES = ("BRIDGE_", "A2ACLI_")  # of variables with tokens of this server and its client

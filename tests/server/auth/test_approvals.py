@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 
 from bridge.adapter import unasked
-from bridge.task.approval_policy import Rule
 from bridge.task.events import Status
+from bridge.task.rules.approval_policy import Rule
 from bridge.task.state import Task
 from bridge.telemetry.audit import Audit
 from tests.support.bridge_process import bridge, scripted

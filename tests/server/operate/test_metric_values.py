@@ -19,7 +19,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from bridge.auth.token_bucket import LINES_A_BURST
-from bridge.task.approval_policy import Rule
+from bridge.task.rules.approval_policy import Rule
 from bridge.telemetry.metrics.catalog import CATALOG, REFUSALS
 from tests.support import prometheus
 from tests.support.client import Client, Json, RpcError, state, task_id

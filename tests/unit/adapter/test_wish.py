@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from bridge.adapter.diff import changes_in
-from bridge.task.approval_policy import Decision, Rule, decide
 from bridge.task.events import Option, Question, ToolCall
 from bridge.task.render import status_message
+from bridge.task.rules.approval_policy import Decision, Rule, decide
 from bridge.task.state import StatusUpdate, Task
 from bridge.task.subject import numbered, text_of
 from bridge.task.text import MESSAGE_CHARS

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bridge.runtime.questions import PROJECT_CONFIG, Questions, allows, decision, give_up
-from bridge.task.approval_policy import Rule
 from bridge.task.events import Answer, Answered, NotUnderstood, Option, Question, TimedOut
 from bridge.task.message import Message, Role, TextPart
+from bridge.task.rules.approval_policy import Rule
 from bridge.task.state import Task
 from bridge.task.subject import text_of
 from bridge.workspace.project_config import TRUSTING, ProjectConfigPolicy

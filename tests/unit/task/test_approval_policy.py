@@ -6,7 +6,7 @@ import os
 import tomllib
 from typing import Any
 
-from bridge.task.approval_policy import Decision, Rule, decide
+from bridge.task.rules.approval_policy import Decision, Rule, decide
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.counting import counted

@@ -6,7 +6,7 @@ import json
 import os.path
 from typing import Any
 
-from bridge.task.approval_policy import Decision, Rule, decide
+from bridge.task.rules.approval_policy import Decision, Rule, decide
 from tests.support.cases import each
 
 CWD = "/work/it"

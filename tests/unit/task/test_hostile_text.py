@@ -17,9 +17,9 @@ from bridge.runtime.extension import Profile, known_value
 from bridge.sandbox.denied import explain
 from bridge.session.redaction import MARK, Redactor, Secrets
 from bridge.task import answers, text
-from bridge.task.approval_policy import Decision, Rule, decide
 from bridge.task.events import Option, Question, Text, ToolCall, bounded
 from bridge.task.message import Message, Role, TextPart
+from bridge.task.rules.approval_policy import Decision, Rule, decide
 from bridge.workspace.paths import Workspaces
 from tests.support.cases import each
 from tests.support.hostile_text import FRAGMENTS, SHAPES, TURN, cpu_seconds, repeated, uses

@@ -30,9 +30,9 @@ from bridge.task.inputs import (
     first_members,
     input_of,
 )
-from bridge.task.spellings.commands import LONGEST, is_plain, readings, split_words
-from bridge.task.spellings.doubts import could_be, doubts
-from bridge.task.spellings.paths import files_in_patch, from_url, is_hidden, unquoted
+from bridge.task.rules.commands import LONGEST, is_plain, readings, split_words
+from bridge.task.rules.doubts import could_be, doubts
+from bridge.task.rules.paths import files_in_patch, from_url, is_hidden, unquoted
 
 Decision = Literal["allow", "ask", "deny"]
 
@@ -103,7 +103,7 @@ class Wish:
 
     @cached_property
     def doubts(self) -> tuple[frozenset[str], bool]:
-        """Further commands that these may run (spellings/doubts.py), and whether these are all."""
+        """Further commands that these may run (doubts.py), and whether these are all."""
         texts = (*self.commands, *(self.suspects if "execute" in self.tools else ()))
         return _gathered((one for text in texts for one in doubts(text)), _MOST_DOUBTS)
 

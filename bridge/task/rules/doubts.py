@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from bridge.task.spellings.commands import (
+from bridge.task.rules.commands import (
     ASSIGNMENT,
     BETWEEN,
     REDIRECTION,

@@ -1,1 +1,0 @@
-"""The spellings of commands and paths that rules compare with patterns."""
