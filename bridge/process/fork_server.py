@@ -27,7 +27,7 @@ Such a packet has two more descriptors, after that of stderr, which this process
 the child lives. One is the read end of the child's stdout, so that its output is not lost with the
 server. A running server reads it; without a server, this process moves the output to the file `out`
 beside the other one (bridge/process/pump.py). The other one is the file of the child's input
-(bridge/process/stdin_file.py), for the next server.
+(bridge/process/spool.py), for the next server.
 
 Other kinds of packets are for parts that run here. For the guard (bridge/process/guard.py): `+`
 with the descriptor of a file cgroup.freeze, and `d` with a deadline. For the ports of the server

@@ -12,7 +12,7 @@ The next server connects to the socket of this launcher in the state folder, whi
 reach, and gets the sockets. Meanwhile the agents stand still: a port whose address changes is free
 for an instant. The next server sends BOUND once it has bound its ports, and OWNED once it has the
 lock of the state folder. Then it gets the files of the running sessions' input
-(process/stdin_file.py), each with the name of its session.
+(process/spool.py), each with the name of its session.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def own(launcher: socket.socket) -> dict[str, int]:
     with launcher, contextlib.suppress(OSError):  # it has ended
         launcher.settimeout(_TOLD_WITHIN)
         launcher.send(OWNED)
-        while True:  # a descriptor ends what is received at a time
+        while True:  # each call gets the bytes of one descriptor
             session, fds, _, _ = socket.recv_fds(launcher, _NAME, 1)
             if not session:
                 break

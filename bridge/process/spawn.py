@@ -80,7 +80,7 @@ class KeptPorts:
 @dataclass(frozen=True, slots=True)
 class Child:
     """A child of this process, and this side of its pipes: stdin (None without one), stdout and
-    stderr; None for streams in files, where `stdin` is the file of process/stdin_file.py.
+    stderr; None for streams in files, where `stdin` is the file of process/spool.py.
     `grouped`: it was in its control group before its program ran, so that all its descendants are
     in it."""
 

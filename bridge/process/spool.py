@@ -3,11 +3,15 @@
 A folder per session has `in` (a FIFO that the child itself keeps open), `pipe` (a FIFO, the
 child's stdout), `out` (the output of the pipe, a file that only grows), `err` (a file, of which the
 end is kept) and `exit` (the child's pid and start time and, once it has ended, its status: see
-process/fork_server.py). The input for `in` is in memory (process/stdin_file.py).
+process/fork_server.py). The input for `in` is in a file without a name, in memory.
 
 A running server moves the output from the pipe to `out` and reads it there; without a server, the
-launcher moves it (process/pump.py). The next server reads `out` from the last position, and sends
-exactly the bytes on stdin that were not sent yet.
+launcher moves it (process/pump.py). The next server reads `out` from the last position.
+
+The position of the input file is the number of bytes that stdin has received. `splice` changes both
+in one call, so a killed server has done both or neither. The launcher holds the same open file, and
+so the same position. The next server gets it from there (process/held_ports.py), and sends the
+rest.
 """
 
 from __future__ import annotations
@@ -17,14 +21,15 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bridge.errors import InputUnknown
 from bridge.process import pump
-from bridge.process.pipes import READ_BYTES, STDERR_TAIL, Channel, unheard
-from bridge.process.stdin_file import SplicedWriter, make
+from bridge.process.pipes import READ_BYTES, STDERR_TAIL, Channel, Writer, unheard
 from bridge.sandbox.kernel import LIBC
 
 STDERR_MOST = 4 * STDERR_TAIL  # bytes that the file may have until only its end is kept
@@ -33,11 +38,17 @@ STATUS = 64  # bytes that `exit` may have
 FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel grants it
 POLL = 0.1  # seconds between two checks of a file without a pipe
 _F_SETPIPE_SZ = 1031
+USED_MOST = 256 * 1024  # bytes of memory with input that the child has read
+_CLOSE_ON_EXEC, _NOT_EXECUTABLE = 1, 8
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_COUNTERS = struct.Struct("QQ")
+NOT_COUNTED = _COUNTERS.pack(1, 0)
+"""Else a server of an earlier version would send all input again."""
 
 
 class Spool(Channel):
     """The streams in `folder`. `start`: the position in `out` at which reading begins. `stdin`: the
-    file of process/stdin_file.py, which is closed at the end; None if it is lost. `piece`: the
+    file of the input, which is closed at the end; None if it is lost. `piece`: the
     bytes of one read. `look`: seconds between two checks of states without an event."""
 
     def __init__(
@@ -50,7 +61,6 @@ class Spool(Channel):
         look: float = 2.0,
     ) -> None:
         super().__init__()
-        self.stdin = stdin
         self._fds = [] if stdin is None else [stdin]
         self._piece = piece
         self._check_every = look
@@ -73,8 +83,9 @@ class Spool(Channel):
             # None: a server of an earlier version gave the child the file itself.
             self._pipe = self._open(pump.PIPE, os.O_RDONLY, errno.ENOENT)
             self._in = self._open("in", os.O_WRONLY, errno.ENXIO)  # None: no process reads it
-            known = self._in is not None and stdin is not None
-            self._writer = SplicedWriter(self._in, stdin) if known else None
+            self._writer: _SplicedWriter | None = None
+            if self._in is not None and stdin is not None:
+                self._writer = _SplicedWriter(self._in, stdin)
         except OSError:
             self._close()
             raise
@@ -251,6 +262,31 @@ class Spool(Channel):
                 err.truncate(0)
 
 
+def _make_input() -> int:
+    """A new file in memory. Raises OSError."""
+    file = LIBC.memfd_create(b"stdin", _CLOSE_ON_EXEC | _NOT_EXECUTABLE)
+    if file < 0:  # before Linux 6.3
+        file = LIBC.memfd_create(b"stdin", _CLOSE_ON_EXEC)
+    if file < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return int(file)
+
+
+def input_of_earlier_version(folder: Path) -> int | None:
+    """A file for a session of a server that counted the bytes: before a write their largest number,
+    and afterwards the actual one. None if it was killed within a write."""
+    counters = folder / "sent"
+    with contextlib.suppress(OSError, struct.error):
+        largest, sent = _COUNTERS.unpack(counters.read_bytes() or bytes(_COUNTERS.size))
+        if largest == sent:
+            file = _make_input()
+            os.lseek(file, sent, os.SEEK_SET)
+            counters.write_bytes(NOT_COUNTED)
+            return file
+    return None
+
+
 @contextlib.contextmanager
 def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
     """Make the files of a new session. Yields its program's ends of stdin, stdout and stderr; the
@@ -277,9 +313,50 @@ def prepare(folder: Path, stdin: bool = True) -> Iterator[list[int]]:
         out, err, status = (add(folder / name, append) for name in (pump.OUT, "err", "exit"))
         _reserve(out, 0, RESERVE)
         _reserve(status, 0, STATUS)
-        file = make()
+        with contextlib.suppress(OSError):  # the disk is full
+            os.write(add(folder / "sent", os.O_WRONLY | os.O_CREAT), NOT_COUNTED)
+        file = _make_input()
         opened.callback(os.close, file)
         yield [fifo, stdout, err, reader, file]
+
+
+class _SplicedWriter(Writer):
+    """Writes all input of a session, from its beginning, to the FIFO `fd`. `file`: of the session;
+    bytes that an earlier server has moved from it are not moved again."""
+
+    def __init__(self, fd: int, file: int) -> None:
+        super().__init__(fd)
+        self._file = file
+        self._sent = os.lseek(file, 0, os.SEEK_CUR)
+        self._end = 0  # of the input so far; below _sent if an earlier server has got farther
+        self._freed = 0
+
+    @property
+    def waiting(self) -> bool:
+        return self._sent < self._end
+
+    def add(self, data: bytes) -> None:
+        end = self._end + len(data)
+        new = memoryview(data)[max(0, self._sent - self._end) :]
+        while new:
+            new = new[os.pwrite(self._file, new, end - len(new)) :]
+        self._end = end
+
+    def send(self) -> None:
+        left = self._end - self._sent
+        self._sent += os.splice(self._file, self._fd, left, flags=pump.NONBLOCK)
+        if self._sent - self._freed > USED_MOST:
+            self._free()
+
+    def _free(self) -> None:
+        """Free the pages that the child has read. The pipe shares the others with the file: the
+        kernel would clear them if they were part of a huge page."""
+        read = self._sent - pump.held(self._fd)
+        size = (read - self._freed) // mmap.PAGESIZE * mmap.PAGESIZE
+        if size > 0:
+            mode, start = _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_int64(self._freed)
+            LIBC.fallocate(self._file, mode, start, ctypes.c_int64(size))
+            self._freed += size
 
 
 def _reserve(file: int, position: int, size: int) -> None:

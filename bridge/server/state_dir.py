@@ -43,7 +43,7 @@ class State:
     """`folder` is None for a server without durable state. `markers`: the prefix of
     the markers of its processes, the same in every run. `operator`: the operator token, if the
     server requires tokens. `inputs`: the files of the input of running sessions, by their ids
-    (process/stdin_file.py). `database`: the place of the tasks, if it is not the folder; `shared`:
+    (process/spool.py). `database`: the place of the tasks, if it is not the folder; `shared`:
     the store, if other servers may use it, too."""
 
     store: Store = field(default_factory=MemoryStore)

@@ -19,8 +19,7 @@ from bridge.process.guard import MOVABLE
 from bridge.process.line_splitter import LineSplitter
 from bridge.process.process_tree import KILL_GRACE, kill_session
 from bridge.process.spawn import Start
-from bridge.process.spool import Spool
-from bridge.process.stdin_file import of_earlier_version
+from bridge.process.spool import Spool, input_of_earlier_version
 from bridge.session.redaction import NO_SECRETS, Secrets
 from bridge.session.tally import SessionTally
 from bridge.session.turn import SessionStreams, SessionTurn, Sink, TurnLimits
@@ -36,7 +35,7 @@ class Session:
     """A live CLI. `run()` runs one turn at a time; `stop()` ends the session.
 
     `spool`: the folder for its streams, if they are files; its name is the id of the session.
-    `stdin`: the file of its input, which an earlier server has used (process/stdin_file.py).
+    `stdin`: the file of its input, which an earlier server has used (process/spool.py).
     `rules`: the permissions of the CLI, as in process.Start. `secrets` are redacted from its
     output. `tally` counts its end. `before_start` is awaited before its start; `streams.on_ready`
     is called when it has printed a line and its handshake is over, and when it has ended. With
@@ -130,7 +129,7 @@ class Session:
         assert self.spool
         position = max([position, *(one.position for one in told)])
         try:
-            stdin = of_earlier_version(self.spool) if self.stdin is None else self.stdin
+            stdin = input_of_earlier_version(self.spool) if self.stdin is None else self.stdin
             spool = Spool(self.spool, position, stdin)
         except OSError:  # the folder is gone, and the session is lost
             kill_session(self.marker)

@@ -6,12 +6,14 @@ import asyncio
 import os
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bridge.process import process_tree
 from bridge.process.agent_process import AgentProcess, Hooks, ProcessLimits
 from bridge.process.line_splitter import LongLine
-from bridge.process.spawn import Start
+from bridge.process.spawn import Start, start_child
 from bridge.process.spool import Spool, prepare
 
 WITHIN = 60.0
@@ -69,11 +71,18 @@ class Children:
         folder, reader = self._folder / uuid.uuid4().hex, Reader()
         start = Start(argv, {"PATH": os.environ["PATH"]}, "/")
         self._markers[folder] = start.marker
-        process = await AgentProcess.spawn(start, reader.hooks, limits=LIMITS, spool=folder)
-        self._last[folder] = process
-        channel = process._channel
-        assert isinstance(channel, Spool) and channel.stdin is not None
-        self.inputs[folder] = os.dup(channel.stdin)
+        work = partial(process_tree.register, partial(start_child, start, folder))
+        child = await asyncio.to_thread(work)
+        assert child.stdin is not None
+        self.inputs[folder] = os.dup(child.stdin)
+        process = self._last[folder] = AgentProcess(
+            child,
+            start.marker,
+            Spool(folder, stdin=child.stdin),
+            hooks=reader.hooks,
+            limits=LIMITS,
+            reap=process_tree.reaper(child.pid, folder),
+        )
         return folder, process, reader
 
     async def shell(self, script: str) -> tuple[Path, AgentProcess, Reader]:

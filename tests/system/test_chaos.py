@@ -15,7 +15,10 @@ from tests.support.servers import on_postgres
 
 Json = dict[str, Any]
 ALWAYS = ("cli_dies", "fickle_clients", "kill_streaming")
-SOAK = ("cancel_deaf", "children", "awkward", "kill_asking", "kill_canceling", "kill_starting")
+SOAK = (
+    *("cancel_deaf", "children", "awkward", "kill_asking", "kill_writing", "kill_both"),
+    *("kill_canceling", "kill_starting"),
+)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +33,7 @@ async def test_nothing_is_lost_and_nothing_is_left(name: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", [*ALWAYS, *SOAK, "hand_over", "kill_queue", "kill_writing"])
+@pytest.mark.parametrize("name", [*ALWAYS, *SOAK, "hand_over", "kill_queue"])
 async def test_nothing_is_lost_on_postgres(name: str, postgres_url: str) -> None:
     found = [one for one in chaos.SCENARIOS if one.play.__name__ == name]
     outcome = chaos.Outcome()

@@ -88,7 +88,7 @@ class Ports:
     def own(self, folder: Path | None, markers: str) -> dict[str, int]:
         """This server has the lock of its folder: a launcher keeps its ports from now on. Ports of
         earlier servers that are not used refuse connections. Both arguments: see State. Returns the
-        files of the input of running sessions (process/stdin_file.py)."""
+        files of the input of running sessions (process/spool.py)."""
         if LAUNCHES and folder:
             with contextlib.suppress(OSError):  # of servers that still ran before
                 held, more = take(folder, self._launchers, NOTICED_WITHIN)

@@ -148,8 +148,9 @@ def launched(group: str, spool: Path | None = None, within: float = WITHIN) -> i
     streams = spawn._files(spool, False) if spool else spawn._pipes(False)
     with streams as (pipes, file, theirs):
         pid = spawn._launch({**order, "group": group}, theirs, spool, within)
-        for fd in pipes[1:] if pipes else [file]:
-            os.close(fd)
+        for fd in (file, *(pipes or ())):
+            if fd is not None:
+                os.close(fd)
         return process_tree.wait_for_exit(pid, process_tree.reaper(pid, spool))
 
 

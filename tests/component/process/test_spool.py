@@ -12,6 +12,7 @@ import os
 import random
 import select
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -21,8 +22,7 @@ import pytest
 
 from bridge.errors import InputUnknown
 from bridge.process.line_splitter import LongLine
-from bridge.process.spool import Spool, exit_code
-from bridge.process.stdin_file import USED_MOST
+from bridge.process.spool import USED_MOST, Spool, exit_code, input_of_earlier_version
 from tests import CHECKOUT
 from tests.support.liveness import Liveness, listening
 from tests.support.spools import LIMIT, WITHIN, Children, ended
@@ -277,6 +277,24 @@ async def test_without_the_file_of_its_input_the_input_of_a_child_is_unknown(
         assert arrived(stdin) == b""
 
 
+@pytest.mark.parametrize(("largest", "sent", "position"), [(7, 7, 7), (8, 7, None), (0, 0, 0)])
+async def test_a_session_of_an_earlier_version_continues_from_its_counters(
+    children: Children, largest: int, sent: int, position: int | None
+) -> None:
+    """Unless its server was killed within a write. The counters are used once: no later input
+    counts there."""
+    folder = children.left()
+    counters = folder / "sent"
+    counters.write_bytes(struct.pack("QQ", largest, sent) if position != 0 else b"")
+    with stdin_of(folder) as stdin:
+        spool = Spool(folder, 0, input_of_earlier_version(folder))
+        with contextlib.suppress(InputUnknown):
+            spool.owe(b"0123456789")
+        spool.close()
+        assert arrived(stdin) == (b"" if position is None else b"0123456789"[position:])
+    assert input_of_earlier_version(folder) is None
+
+
 async def test_a_dead_child_is_owed_nothing(children: Children) -> None:
     spool = Spool(children.left())
     spool.owe(b"x" * 20)
@@ -348,10 +366,11 @@ from tests.component.process.test_spool import pieces
 folder, file = Path(sys.argv[1]), int(sys.argv[2])
 
 async def main():
-    spool = Spool(folder, 0, os.dup(file))
-    for number, piece in enumerate(pieces()):
-        spool.write(piece) if number else spool.owe(piece)
-        while spool._writer.waiting:
+    spool, end = Spool(folder, 0, os.dup(file)), 0
+    for piece in pieces():
+        spool.write(piece)
+        end += len(piece)
+        while os.lseek(file, 0, os.SEEK_CUR) < end:
             await asyncio.sleep(0)
 
 for line in sys.stdin:
@@ -436,6 +455,6 @@ async def test_all_that_a_child_says_is_its_owners_alone(children: Children) -> 
     modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
     assert folder.stat().st_mode & 0o777 == 0o700
     assert set(modes.values()) == {0o600}, modes
-    assert {"in", "pipe", "out", "err", "exit"} == set(modes)
+    assert {"in", "pipe", "out", "err", "exit", "sent"} == set(modes)
     await process.stop(grace=1)
     assert (folder / "exit").stat().st_mode & 0o777 == 0o600

@@ -18,7 +18,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bridge.process import spawn
 from bridge.process.held_ports import BOUND, HeldPorts, make_door, own, take
+from bridge.process.spawn import KeptPorts
 from bridge.server.operate.ports import Ports
 from tests import CHECKOUT
 from tests.support.free_port import free_port
@@ -125,12 +127,12 @@ from bridge.process import pump, spawn
 from bridge.process.spawn import KeptPorts, Start, start_child
 state = Path(sys.argv[1])
 pump.attend(str(state))
-listening = socket.create_server(("127.0.0.1", 0))
-spawn.hold(KeptPorts((listening,), state, "markers."))
+listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(int(sys.argv[2]))]
+spawn.hold(KeptPorts(listening, state, "markers."))
 (state / "sessions").mkdir()
-child = start_child(Start([*sys.argv[2:]], {"PATH": os.environ["PATH"]}, "/"), state / "sessions/s")
+child = start_child(Start(sys.argv[3:], {"PATH": os.environ["PATH"]}, "/"), state / "sessions/s")
 os.lseek(child.stdin, 3, os.SEEK_SET)
-print(child.pid, listening.getsockname()[1], flush=True)
+print(child.pid, *(one.getsockname()[1] for one in listening), flush=True)
 signal.pause()
 """
 AGENT = """
@@ -146,19 +148,23 @@ while True:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path, int, int]]:
-    """A process with a port and with an agent that asks its launcher for it."""
+def server(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[subprocess.Popen[str], Path, int, int]]:
+    """A process with a port and with an agent that asks its launcher for it. A parameter 0: without
+    a port."""
+    ports = str(getattr(request, "param", 1))
     state = tmp_path / "s"
     state.mkdir(0o700)
     agent = [sys.executable, "-I", "-S", "-c", AGENT, str(state), str(tmp_path / "out")]
     with subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(state), *agent],
+        [sys.executable, "-c", SERVER, str(state), ports, *agent],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stdout
-        pid, port = map(int, process.stdout.readline().split())
+        pid, port = map(int, (process.stdout.readline() + " 0").split()[:2])
         launcher = psutil.Process(pid).parent()
         assert launcher
         yield process, state, pid, port
@@ -201,17 +207,41 @@ def test_only_the_next_server_gets_the_ports(
         launcher.send(BOUND)
         until(lambda: not stopped(agent))
         files = own(launcher)
-        assert [*files] == ["s"]
-        assert os.lseek(files["s"], 0, os.SEEK_CUR) == 3
-        os.close(files["s"])
+        assert position(files.pop("s")) == 3
         accepted, _ = listening.accept()
         assert accepted.getpeername() == waiting.getsockname()
         accepted.close()
+        assert files == {}
     listening.close()
     out = state.parent / "out"
     asked = len(out.read_text()) if out.exists() else 0
     until(lambda: out.exists() and len(out.read_text()) > asked)
     assert set(out.read_text().splitlines()) == {"0 0"}
+
+
+def position(file: int) -> int:
+    """Of a file that is closed then."""
+    try:
+        return os.lseek(file, 0, os.SEEK_CUR)
+    finally:
+        os.close(file)
+
+
+@pytest.mark.parametrize("server", [0, 1], indirect=True)
+def test_a_server_that_began_before_the_end_of_the_last_one_gets_the_inputs(
+    server: tuple[subprocess.Popen[str], Path, int, int],
+) -> None:
+    """It waited for the lock of the state folder. A server without ports hands them over, too."""
+    process, state, _, _ = server
+    with kept(Ports(state)) as ports:
+        process.kill()
+        process.wait(WITHIN)
+        try:
+            files = ports.own(state, "markers.")
+        finally:
+            spawn.hold(KeptPorts())
+        assert position(files.pop("s")) == 3
+        assert files == {}
 
 
 def test_a_door_without_a_launcher_is_removed(tmp_path: Path) -> None:
