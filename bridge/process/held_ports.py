@@ -228,8 +228,9 @@ def take(
                     if time.monotonic() >= deadline:
                         break
                     time.sleep(_PAUSE)
-            except ConnectionRefusedError:
-                os.unlink(name, dir_fd=folder)  # its launcher has ended
+            except (ConnectionRefusedError, FileNotFoundError):  # its launcher has ended
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
                 continue
             if found:
                 launchers[name] = found[0]
@@ -239,14 +240,14 @@ def take(
 
 def _ask(path: str) -> tuple[socket.socket, list[int]] | None:
     """The connection to a launcher, and its descriptors; None if its server still runs. Raises
-    ConnectionRefusedError."""
+    ConnectionRefusedError or FileNotFoundError if it has ended."""
     with contextlib.ExitStack() as unused:
         launcher = unused.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         launcher.settimeout(_STILL_FOR)
         try:
             launcher.connect(path)
             told, fds, _, _ = socket.recv_fds(launcher, 1, _MOST)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, FileNotFoundError):
             raise
         except OSError:
             return None
