@@ -137,41 +137,33 @@ class Writer:
     def write(self, data: bytes) -> None:
         if self._closed or not data:
             return
-        waited = self.waiting
-        self.add(data)
-        if waited or not self.waiting:
+        if self._buffer:
+            self._buffer += data
             return
+        self._buffer += data
         self._flush()
-        if self.waiting and not self._closed:
+        if self._buffer:
             self._loop.add_writer(self._fd, self._flush)
+
+    def send(self, data: bytearray) -> int:
+        """Write as many bytes as the pipe takes. Returns their number."""
+        return os.write(self._fd, data)
 
     def stop(self) -> None:
         self._loop.remove_writer(self._fd)
         self._buffer.clear()
         self._closed = True
 
-    @property
-    def waiting(self) -> bool:
-        """Whether bytes wait for room in the pipe."""
-        return bool(self._buffer)
-
-    def add(self, data: bytes) -> None:
-        """Let these bytes wait."""
-        self._buffer += data
-
-    def send(self) -> None:
-        """Write as many of the bytes as the pipe takes."""
-        del self._buffer[: os.write(self._fd, self._buffer)]
-
     def _flush(self) -> None:
         try:
-            self.send()
+            sent = self.send(self._buffer)
         except BlockingIOError:
             return
         except OSError:  # the child closed its stdin; its exit follows
             self.stop()
             return
-        if not self.waiting:
+        del self._buffer[:sent]
+        if not self._buffer:
             self._loop.remove_writer(self._fd)
 
 

@@ -39,6 +39,7 @@ FIFO_BYTES = 1024 * 1024  # room for a prompt with a picture, where the kernel g
 POLL = 0.1  # seconds between two checks of a file without a pipe
 _F_SETPIPE_SZ = 1031
 USED_MOST = 256 * 1024  # bytes of memory with input that the child has read
+SEND_MOST = 64 * 1024  # bytes at a time: as much as most pipes hold
 _CLOSE_ON_EXEC, _NOT_EXECUTABLE = 1, 8
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _COUNTERS = struct.Struct("QQ")
@@ -328,25 +329,21 @@ class _SplicedWriter(Writer):
         super().__init__(fd)
         self._file = file
         self._sent = os.lseek(file, 0, os.SEEK_CUR)
-        self._end = 0  # of the input so far; below _sent if an earlier server has got farther
+        self._known = self._sent  # bytes of later input that stdin has received
         self._freed = 0
 
-    @property
-    def waiting(self) -> bool:
-        return self._sent < self._end
+    def write(self, data: bytes) -> None:
+        known = min(self._known, len(data))
+        self._known -= known
+        super().write(data[known:])
 
-    def add(self, data: bytes) -> None:
-        end = self._end + len(data)
-        new = memoryview(data)[max(0, self._sent - self._end) :]
-        while new:
-            new = new[os.pwrite(self._file, new, end - len(new)) :]
-        self._end = end
-
-    def send(self) -> None:
-        left = self._end - self._sent
-        self._sent += os.splice(self._file, self._fd, left, flags=pump.NONBLOCK)
+    def send(self, data: bytearray) -> int:
+        size = os.pwrite(self._file, data[:SEND_MOST], self._sent)
+        moved = os.splice(self._file, self._fd, size, flags=pump.NONBLOCK)
+        self._sent += moved
         if self._sent - self._freed > USED_MOST:
             self._free()
+        return moved
 
     def _free(self) -> None:
         """Free the pages that the child has read. The pipe shares the others with the file: the

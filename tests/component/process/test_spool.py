@@ -22,7 +22,7 @@ import pytest
 
 from bridge.errors import InputUnknown
 from bridge.process.line_splitter import LongLine
-from bridge.process.spool import USED_MOST, Spool, exit_code, input_of_earlier_version
+from bridge.process.spool import SEND_MOST, USED_MOST, Spool, exit_code, input_of_earlier_version
 from tests import CHECKOUT
 from tests.support.liveness import Liveness, listening
 from tests.support.spools import LIMIT, WITHIN, Children, ended
@@ -339,9 +339,8 @@ async def test_input_that_a_child_has_read_takes_no_memory(children: Children) -
                     with contextlib.suppress(BlockingIOError):
                         got += os.read(stdin, 50_000)
                     await asyncio.sleep(0)
-                waits = len(sent) - len(got)
                 kept = os.fstat(file).st_blocks * 512
-                assert kept <= waits + USED_MOST + 2 * mmap.PAGESIZE
+                assert kept <= room + SEND_MOST + USED_MOST + 2 * mmap.PAGESIZE
         got += arrived(stdin)
         spool.close()
     assert got == sent
