@@ -17,7 +17,8 @@ from bridge.errors.program import NAME
 
 _TOOLS = {("uv", "tool"): "uv-receipt.toml", ("pipx",): "pipx_metadata.json"}
 """Programs that install tools, with the file that each leaves in an environment."""
-_REQUIREMENT = re.compile(r"([\w.-]+).*; extra == ['\"]([\w-]+)['\"]")
+_NAME = re.compile(r"[\w.-]+")
+_OF_EXTRA = "; extra == "
 
 
 class Metadata(Protocol):
@@ -78,7 +79,8 @@ def _source(found: Metadata) -> tuple[str, bool]:
 
 def _complete(found: Metadata) -> set[str]:
     """The extras of which all libraries are installed."""
-    pairs = [match.groups() for one in found.requires or () if (match := _REQUIREMENT.match(one))]
+    wanted = (one.partition(_OF_EXTRA) for one in found.requires or ())
+    pairs = [(_NAME.findall(one)[0], extra.strip("'\"")) for one, mark, extra in wanted if mark]
     missing = {extra for library, extra in pairs if not _installed(library)}
     return {extra for _, extra in pairs} - missing
 

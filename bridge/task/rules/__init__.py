@@ -1,1 +1,1 @@
-"""Rules of the operator, and the spellings of commands and paths that they compare with patterns."""
+"""The rules of the operator, and the spellings of commands and paths that they compare."""
