@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bridge import __version__
 from bridge.auth.config import AuthConfig
+from bridge.errors.program import command
 from bridge.process import cgroup
 from bridge.process.process_tree import missed
 from bridge.sandbox.profile import Sandbox
@@ -18,6 +19,7 @@ from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.app.sites import CARD_PATHS
 from bridge.server.state_dir import State
 from bridge.server.token_file import describe
+from bridge.workspace import project_config
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +29,7 @@ OPEN_TO_ALL = (
 )
 OPEN_TO_USER = "not required: every program of this user has access as the operator, except agents"
 NO_SANDBOX = "none: agents can do all that this user can do"
-MESSAGE = (
-    '{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":'
-    '{"messageId":"1","role":"ROLE_USER","parts":[{"text":"Describe this project."}]}}}'
-)
+MOST_NAMES = 5  # of files of a project in a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,8 @@ def announce(
     `home`. `until_idle`: a command started it. Returns the function that removes it."""
     folder = state.folder or (state.operator.path.parent if state.operator else None)
     spaces = [one.settings.agent.workspaces for one in agents]
-    url = address.url or f"unix:{address.path}"
     facts = {
-        "url": url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:"),
+        "url": _local(address),
         "socket": address.path,
         "inodes": address.inodes,
         "started": time.time(),
@@ -93,13 +91,9 @@ def banner(
     """The agents, the addresses, and a command to try them. `versions` and `sandboxes` are by agent
     id; `more`: lines about other addresses."""
     auth_config = agents[0].settings.auth.config
-    required = auth_config.required
-    file = state.operator and shlex.quote(str(state.operator.path))
-    token = f"$(cat {file})" if file else "<token>"  # as a shell reads it from its file
-    auth = f' -H "Authorization: Bearer {token}"' if required else ""
     lines = [f"coding-agent-bridge {__version__}", *(f"  note       {note}" for note in notes)]
     for agent in agents:
-        lines += [f"  note       {note}" for note in agent.notes]
+        lines += [f"  note       {note}" for note in (*agent.notes, *_workspace_notes(agent))]
         lines.append(f"  agent      {agent.id}: {agent.runs} {versions[agent.id]}".rstrip())
         lines.append(f"  workspace  {agent.settings.agent.workspaces.default}")
         sandbox = sandboxes.get(agent.id)
@@ -108,7 +102,6 @@ def banner(
             lines.append(f"  left open  {'; '.join((*sandbox.left_open, *missed()))}")
     base, card = address.base, CARD_PATHS[0]
     open_to = OPEN_TO_ALL if address.url else OPEN_TO_USER
-    curl = f"curl -N {base}" if address.url else f"curl -N --unix-socket {_quoted(address)} {base}"
     lines += [
         f"  state      {state.place}",
         f"  token      {state.operator.path if state.operator else open_to}",
@@ -119,11 +112,37 @@ def banner(
         *more,
         f"  card       {base}{card}",
         *(f"             {base}/agents/{agent.id}{card}" for agent in agents[1:]),
-        "  guide      docs/deploy.md, for a server of several people",
-        f"  try it     {curl}/a2a/jsonrpc -H 'Content-Type: application/json' \\",
-        f"               -H 'A2A-Version: 1.0'{auth} -d '{MESSAGE}'",
+        f"  try it     {_example(address, state, agents[0].settings.state_home)}",
     ]
     return "\n".join(lines)
+
+
+def _workspace_notes(agent: ConfiguredAgent) -> Iterator[str]:
+    """The facts about the workspace that surprise a person later."""
+    settings = agent.settings.agent
+    workspace = settings.workspaces.default
+    folders = (Path(workspace), *Path(workspace).parents)
+    if not any((folder / ".git").exists() for folder in folders):
+        yield f"{workspace} is not in a git repository: the changes of an agent have no history"
+    if settings.project_config == "deny":
+        names = ", ".join(project_config.found(workspace, agent.adapter.project_files)[:MOST_NAMES])
+        if names:
+            yield f"the CLI does not use {names} (AGENT_PROJECT_CONFIG=allow: it does)"
+
+
+def _example(address: Listening, state: State, home: Path) -> str:
+    """A command line that sends a first task."""
+    folder = state.folder
+    place = ""
+    if folder and folder.parent != home:  # the client looks for servers in `home`
+        place = f"BRIDGE_STATE_DIR={shlex.quote(str(folder))} "
+    return place + command("run", "-a", _local(address), "Describe this project.")
+
+
+def _local(address: Listening) -> str:
+    """The address for programs of this machine."""
+    url = address.url or f"unix:{address.path}"
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 
 def _cleanup(walled: bool) -> str:
@@ -142,7 +161,3 @@ def _who(address: Listening, config: AuthConfig) -> str:
     if address.knows_users:
         return ", where programs of this user need no token"
     return ", where clients need a token: agents have no sandbox or no control group"
-
-
-def _quoted(address: Listening) -> str:
-    return shlex.quote(address.path or "")

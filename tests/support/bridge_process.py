@@ -61,7 +61,7 @@ class BridgeProcess:
                 self.url = ready["address"]
                 self.token_file = Path(ready["token"] or "")
                 self._listening.set()
-            if "-H 'A2A-Version: 1.0'" in text:  # the last line of the banner
+            if text.startswith("  try it "):  # the last line of the banner
                 self._listening.set()
         self._news.set()
 

@@ -88,7 +88,7 @@ async def serve(
         )
         trust_operator(settings, identity, parts)
         facts = {"version": __version__, "schema": parts.state.store.schema}
-        log.info("starting", extra={"event": "server.starting", **facts})
+        log.log(_level(settings), "starting", extra={"event": "server.starting", **facts})
         try:
             await restore(settings, parts)
         except Unavailable as error:  # a database that has gone since it was opened
@@ -138,7 +138,8 @@ async def _run(
             unused.callback(waiting.cancel)
         if loaded.settings.server.log_format == "text":
             await _print_banner(parts, address)
-        log.info("ready", extra={"event": "server.ready", **_place(parts, address)})
+        level = _level(loaded.settings)
+        log.log(level, "ready", extra={"event": "server.ready", **_place(parts, address)})
         systemd.ready()
         await _first_of(stop, parts.node.ended)
         site.pages.readiness.phase = "draining"
@@ -237,6 +238,12 @@ def _place(parts: Parts, address: Listening) -> dict[str, Any]:
     }
 
 
+def _level(settings: Settings) -> int:
+    """That of lines that repeat the banner: a person who reads it needs none of them."""
+    reads = settings.server.log_format == "text" and sys.stderr.isatty()
+    return logging.DEBUG if reads else logging.INFO
+
+
 async def _print_banner(parts: Parts, address: Listening) -> None:
     """Includes the warnings of the login checks that end in time; the log has all of them."""
     done, _ = await asyncio.wait([parts.logins], timeout=LOGIN_WAIT)
@@ -249,6 +256,8 @@ async def _print_banner(parts: Parts, address: Listening) -> None:
         notes=parts.logins.result() if done else (),
         more=[*parts.grpc.lines, *await parts.redis.lines()],
     )
+    if sys.stderr.isatty():
+        text += "\n  stop       Ctrl-C"
     with contextlib.suppress(OSError):  # the reader of the pipe may have exited: `… 2>&1 | head`
         print(text, file=sys.stderr, flush=True)
 
