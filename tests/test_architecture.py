@@ -628,7 +628,7 @@ TESTED_ELSEWHERE = {
         "server: assemble; server/app: application documents middlewares sites; "
         "transports: negotiation operation push_notifications",
     ),
-    "tests/server/protocol/test_json_rpc.py": ("needs requests", "transports: json_body jsonrpc"),
+    "tests/server/protocol/test_json_rpc.py": ("needs requests", "transports: jsonrpc"),
     "tests/server/protocol/test_rest.py": ("needs requests", "transports: rest"),
     "tests/server/protocol/test_grpc.py": (
         "needs connections",

@@ -61,7 +61,8 @@ async def read_json(request: web.Request, empty: Any = None) -> Any:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge as error:
         raise errors.BodyTooLarge(_TOO_LARGE) from error
-    except (RequestPayloadError, ConnectionError) as error:  # a bad encoding, or an early end
+    except (RequestPayloadError, ConnectionError, RuntimeError) as error:
+        # A bad encoding, or an early end: aiohttp raises RuntimeError if it came before the read.
         raise errors.ParseError("The body is incomplete.") from error
     if empty is not None and not body.strip():
         return empty

@@ -90,7 +90,7 @@ async def test_a_send_has_the_answer_as_text_bytes_and_stream(peer: Peer) -> Non
 @each_peer
 async def test_a_question_is_answered_in_words(peer: Peer) -> None:
     asked = await peer.run("send", "--exit-state", "ask")
-    assert (asked.status, asked.field("Question")) == (11, "Which one?")
+    assert asked.status == 11 and "Question:\n  Which one?\n" in asked.text
     assert asked.field("Resume").startswith(command("send", "--task-id"))
     by_option = await peer.run("answer", asked.field("Task"), "blue")
     assert by_option.status == 2

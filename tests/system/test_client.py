@@ -237,7 +237,7 @@ async def test_a_send_without_waiting_prints_the_ids(cab: Cab, live: Liveness) -
 
 async def test_a_directory_outside_of_the_roots_is_a_usage_error(cab: Cab, tmp_path: Path) -> None:
     elsewhere = Cab(tmp_path, cab.home, **cab.env)
-    done = await elsewhere.run("send", "cwd")
+    done = await elsewhere.run("send", "--cwd", ".", "cwd")
     assert (done.status, done.error) == (2, "A2ACLI_ERR_USAGE")
     assert str(cab.cwd) in done.err
     inside = await elsewhere.run("send", "--cwd", str(cab.cwd), "cwd")

@@ -289,10 +289,10 @@ async def test_a_failed_task_is_one_line_with_its_reason_and_the_remedy(begin: B
     terminal = begin("run", "text begun\nfail No credit is left.", columns=120)
     assert await terminal.ended() == 0
     last = terminal.text.rstrip().split("\n")[-4:]
-    assert last[0].startswith("✗ failed · 0:0")
+    assert re.fullmatch(r"✗ failed · \d:\d\d.*", last[0])
     assert last[1].endswith(": No credit is left.") and last[1].startswith("  ")
     assert last[2].startswith("Task: ")
-    assert last[3].startswith("Resume: coding-agent-bridge send --context-id")
+    assert last[3].startswith(f"Resume: {printed('send', '--context-id')}")
     assert terminal.text.count("No credit") == 1
 
 

@@ -12,11 +12,12 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from bridge.cli.client import account, download, export, sending, tasks
+from bridge.cli.client import account, download, sending, tasks
 from bridge.cli.client.failures import report
 from bridge.cli.client.session import CommandSession
 from bridge.client import config
 from bridge.client.failure import INTERNAL, NOT_A_TERMINAL, ClientError
+from bridge.client.local_server import LocalServer
 
 Handler = Callable[[CommandSession], Coroutine[Any, Any, int]]
 
@@ -55,6 +56,18 @@ async def _chat(session: CommandSession) -> int:
     return await _keys()["chat"](session)
 
 
+async def _export(session: CommandSession) -> int:
+    from bridge.cli.client.export import export
+
+    return await export(session)
+
+
+async def _start_server(directory: str) -> LocalServer:
+    from bridge.cli.starter import Starter
+
+    return await Starter(directory).start()
+
+
 def _keys() -> Mapping[str, Handler]:
     """The commands that draw. Their library takes long to import."""
     from bridge.cli.client import attach, interactive, watch
@@ -82,7 +95,7 @@ HANDLERS: Mapping[str, Handler] = {
     "task list": _list,
     "task subscribe": tasks.subscribe,
     "task download": download.download,
-    "task export": export.export,
+    "task export": _export,
     "task push-config create": tasks.push_config,
     "task push-config get": tasks.push_config,
     "task push-config list": tasks.push_config,
@@ -102,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a character that it cannot write becomes `?`
             stream.reconfigure(errors="replace")
     try:
-        session = CommandSession(options)
+        session = CommandSession(options, _start_server)
         as_json = session.json
         status = asyncio.run(session.run(HANDLERS[options.command]))
     except ClientError as error:

@@ -16,13 +16,12 @@ from typing import Any
 from bridge.cli.client.folding import message, width_of
 from bridge.cli.client.output import JsonOutput, Output, QuietOutput, TextOutput
 from bridge.cli.client.parser import PROGRAM
-from bridge.cli.starter import Starter
 from bridge.client import config
 from bridge.client.agent import RemoteAgent, Target, connect
 from bridge.client.credentials import CredentialStore
 from bridge.client.failure import TIMEOUT, ClientError
 from bridge.client.follow import PATIENCE, Follower
-from bridge.client.local_server import covering, running
+from bridge.client.local_server import LocalServer, covering, running
 from bridge.client.questions import question_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of
 from bridge.client.short_ids import whole_id
@@ -45,8 +44,14 @@ class CommandSession:
     line of diagnostics. `message_id`: of the message that a repetition of the command resumes, if
     the server recognises repetitions."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        start_server: Callable[[str], Coroutine[Any, Any, LocalServer]],
+    ) -> None:
+        """`start_server` starts one for a directory. Raises ClientError."""
         self.options = options
+        self._start_server = start_server
         self.settings = config.resolve(vars(options), options.config)
         self.follower: Follower | None = None
         self.owns = False
@@ -127,7 +132,7 @@ class CommandSession:
         return not covering(servers, target.cwd) and all(one.until_idle for one in servers)
 
     async def _start(self, cwd: str) -> None:
-        server = await Starter(cwd).start()
+        server = await self._start_server(cwd)
         agents, stop = ", ".join(server.agents), command("stop")
         trace(f"started a server for {cwd} ({agents}); it ends when it is idle, or by `{stop}`")
 

