@@ -98,3 +98,8 @@ class ConnectionLost(ClientError):
 
 def usage(message: str, hint: str | None = None) -> ClientError:
     return ClientError(USAGE, message, hint=hint)
+
+
+def needs_extension(flag: str) -> ClientError:
+    text = f"{flag} requires an agent with the extension of coding-agent-bridge"
+    return ClientError(NEEDS_EXTENSION, text)

@@ -100,9 +100,12 @@ class Session:
         if self.before_start:
             await self.before_start()
         launch = self.adapter.launch()
+        environment = {**self._environment, **launch.env}
+        if self.traceparent and self.traces:
+            environment["TRACEPARENT"] = self.traceparent
         start = Start(
             launch.argv,
-            {**self._environment, **launch.env, **self._traced()},
+            environment,
             self.adapter.start.cwd,
             stdin=launch.stdin is Stdin.LINES,
             marker=self.marker,
@@ -117,9 +120,6 @@ class Session:
         kind = "resumed" if begun.resume else "cold" if begun.owner else "warm"
         facts = {"event": "session.started", **self.facts(), "start": kind, "cwd": begun.cwd}
         log.info("session started", extra=facts)
-
-    def _traced(self) -> Mapping[str, str]:
-        return {"TRACEPARENT": self.traceparent} if self.traceparent and self.traces else {}
 
     def attach(self, told: Sequence[AdapterInput], position: int) -> None:
         """Continue a CLI of an earlier server, or read the output that it left.

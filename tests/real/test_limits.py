@@ -77,6 +77,8 @@ LIMITS: list[tuple[str, Json, str]] = [
     ("copilot", {"error": 400, "body": {"message": "Your credit balance is too low"}}, "quota"),
     ("qwen", {"error": 402, "body": {"message": "Insufficient Balance"}}, "quota"),
     ("claude-agent-acp", {"error": 529}, "overloaded"),
+    # It ends the turn without a word, so that the reason cannot be known.
+    ("kimi", {"error": 400, "body": {"message": "Your credit balance is too low"}}, "model-error"),
 ]
 
 

@@ -35,7 +35,6 @@ async def test_the_life_of_a_service(
         async with bridge(workspace, **{**scripted(workspace), **drain, **env}) as server:
             await systemd.until("READY=1")
             assert systemd.received[1] == "STATUS=0 running, 0 asking, 0 queued"
-            assert "docs/deploy.md" in server.log
             client = Client(http, server.url)
             agent = await client.send("env")
             assert "NOTIFY_SOCKET" not in artifact_text(agent)

@@ -16,13 +16,13 @@ from bridge.cli.client.output import show_question
 from bridge.cli.client.prompt_line import COMMANDS, KEYS, History, PromptLine
 from bridge.cli.client.question_policy import QuestionPolicy
 from bridge.cli.client.screen import Screen
-from bridge.cli.client.sending import choices_of, converse, metadata_of, needs_extension
+from bridge.cli.client.sending import choices_of, converse, metadata_of
 from bridge.cli.client.session import CommandSession
 from bridge.cli.client.transcript import ConversationTranscript
 from bridge.client import bindings, config
 from bridge.client.agent import RemoteAgent
 from bridge.client.conversation import Conversation, find
-from bridge.client.failure import ClientError, usage
+from bridge.client.failure import ClientError, needs_extension, usage
 from bridge.client.follow import Follower, params_of, until_closed
 from bridge.client.questions import ChosenAnswer, Leave, OpenQuestion, text_of
 from bridge.client.shapes import INTERRUPTED, TERMINAL, Json, state_of

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from bridge.cli.client import account, download, sending, tasks
+from bridge.cli.client import account, download, tasks
 from bridge.cli.client.failures import report
 from bridge.cli.client.session import CommandSession
 from bridge.client import config
@@ -30,14 +30,24 @@ def on_terminal(session: CommandSession) -> bool:
     )
 
 
+async def _send(session: CommandSession) -> int:
+    from bridge.cli.client.sending import send
+
+    return await send(session)
+
+
 async def _run(session: CommandSession) -> int:
-    return await (_keys()["run"] if on_terminal(session) else sending.send)(session)
+    return await (_keys()["run"] if on_terminal(session) else _send)(session)
 
 
 async def _answer(session: CommandSession) -> int:
     options = session.options
     by_keys = options.option is None and options.text is None and on_terminal(session)
-    return await (_keys()["answer"] if by_keys else sending.answer)(session)
+    if by_keys:
+        return await _keys()["answer"](session)
+    from bridge.cli.client.sending import answer
+
+    return await answer(session)
 
 
 async def _list(session: CommandSession) -> int:
@@ -82,7 +92,7 @@ def _keys() -> Mapping[str, Handler]:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    "send": sending.send,
+    "send": _send,
     "run": _run,
     "answer": _answer,
     "wait": tasks.wait,

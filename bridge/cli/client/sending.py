@@ -17,10 +17,10 @@ from bridge.cli.client.session import CommandSession, trace
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent
 from bridge.client.failure import (
-    NEEDS_EXTENSION,
     NOT_A_TERMINAL,
     QUESTION_CLOSED,
     ClientError,
+    needs_extension,
     usage,
 )
 from bridge.client.follow import Follower, params_of
@@ -276,11 +276,6 @@ def closed(session: CommandSession, task: Mapping[str, Any], question: OpenQuest
         text = f"{found.describe(question.options)}; {text}"
     hint = session.resume({"task": task})
     return ClientError(QUESTION_CLOSED, f"the question is closed: {text}", hint=hint)
-
-
-def needs_extension(flag: str) -> ClientError:
-    text = f"{flag} requires an agent with the extension of coding-agent-bridge"
-    return ClientError(NEEDS_EXTENSION, text)
 
 
 # --- the choices of a conversation ---------------------------------------------------------------

@@ -9,13 +9,12 @@ from contextlib import aclosing
 from bridge.cli.client.folding import width_of
 from bridge.cli.client.messages import stdin_line
 from bridge.cli.client.output import Fields, JsonOutput, TextOutput, print_json, warn
-from bridge.cli.client.sending import needs_extension
 from bridge.cli.client.session import CommandSession, trace
 from bridge.cli.client.task_table import Details, ordered, table, today
 from bridge.client import bindings
 from bridge.client.agent import RemoteAgent, page_of
 from bridge.client.conversation import find, pages
-from bridge.client.failure import AUTH_FAILED, NOT_A_TERMINAL, ClientError, usage
+from bridge.client.failure import AUTH_FAILED, NOT_A_TERMINAL, ClientError, needs_extension, usage
 from bridge.client.follow import Follower
 from bridge.client.shapes import INTERRUPTED, STATES, TERMINAL, Json, short, state_of
 

@@ -133,8 +133,8 @@ class SendOperation:
             if named and params.purpose == "begin":
                 text = "The context asks a question; answer it before you delegate more to it."
                 raise UnsupportedOperation(text)
-            if not (command or named or self._contexts.get(key)):
-                await self._direct(key, params, principal)
+            if self._roles and not (command or named or self._contexts.get(key)):
+                await self._direct(self._roles, key, params, principal)
             async with (
                 self._contexts.claimed(named.context if named else key) as fence,
                 self._admitted(principal, named) as start,
@@ -299,12 +299,14 @@ class SendOperation:
 
     # --- several servers -----------------------------------------------------------------------
 
-    async def _direct(self, key: ContextKey, params: SendParams, principal: Principal) -> None:
+    async def _direct(
+        self, roles: Roles, key: ContextKey, params: SendParams, principal: Principal
+    ) -> None:
         """Raises Elsewhere if the client chose the role of another server."""
-        role = self._starts.options(params.message, params).role if self._roles else None
-        if self._roles and role is not None:
+        role = self._starts.options(params.message, params).role
+        if role is not None:
             authorize(principal, "run")
-            await self._roles.direct(key, role)
+            await roles.direct(key, role)
 
     @asynccontextmanager
     async def _admitted(
