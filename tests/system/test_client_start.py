@@ -71,7 +71,7 @@ def processor_time(words: tuple[str, ...], cab: Cab) -> float:
         ("--version", "pass", 3.0),
         ("send --help", "pass", 3.0),
         ("send --unknown", "pass", 3.0),
-        ("task get t -a 127.0.0.1:1", "import aiohttp", 1.25),
+        ("task get t -a 127.0.0.1:1", "import aiohttp", 1.4),
     ],
 )
 def test_a_start_takes_a_bounded_multiple_of_its_base(
