@@ -262,8 +262,9 @@ async def test_after_the_answer_the_clocks_run_again(start: Sessions, limits: Tu
 
 
 async def test_the_time_before_a_question_counts(start: Sessions) -> None:
-    program = "read a; sleep 0.4; echo ask q-1; read b; sleep 0.4; echo done"
-    session = await start("/bin/sh", "-c", program, limits=TurnLimits(turn=0.6))
+    """Takes two seconds: the start of a program on a loaded machine must not exceed the limit."""
+    program = "read a; sleep 1.2; echo ask q-1; read b; sleep 1.2; echo done"
+    session = await start("/bin/sh", "-c", program, limits=TurnLimits(turn=2.0))
     turn = run(session, "go")
     question = await turn.until(Question)
     session.waiting(True)

@@ -175,6 +175,9 @@ class Spoiled(MemoryStore):
             self._database.execute("CREATE TABLE task (prompt BLOB)")
             self._database.execute("INSERT INTO task VALUES (?)", (data,))
 
+    async def close(self) -> None:
+        self._database.close()
+
     async def prompt(self, task_id: str) -> bytes:
         with sqlite_errors():
             ((prompt,),) = self._database.execute("SELECT prompt FROM task")
@@ -193,10 +196,13 @@ class Spoiled(MemoryStore):
 async def test_the_error_of_an_unreadable_task_says_whether_a_retry_helps(
     tmp_path: Path, data: bytes, rows: bool, error: type[RequestError], advice: str
 ) -> None:
-    recent = Recent(Spoiled(tmp_path / "tasks.db", data, rows))
+    spoiled = Spoiled(tmp_path / "tasks.db", data, rows)
     head = begin(TaskHandles("a", MemoryStore()), "a").task.head()
-    with pytest.raises(error, match=advice):
-        await recent.get(head, 1)
+    try:
+        with pytest.raises(error, match=advice):
+            await Recent(spoiled).get(head, 1)
+    finally:
+        await spoiled.close()
 
 
 async def test_tasks_that_were_read_back_have_a_memory_limit(tasks: TaskHandles) -> None:
