@@ -18,7 +18,7 @@ from bridge.client.local_server import LocalServer, running
 from bridge.process import procfs
 from bridge.sandbox import mark
 
-READY_WITHIN = 10.0  # seconds that a start may take
+READY_WITHIN = 20.0  # seconds that a start may take; clients of MCP wait as long
 FAILED_FOR = 5.0  # seconds in which a failed start is not repeated
 _LOOK_EVERY = 0.05  # seconds; a started server announces itself by a file
 _MOST_REASON = 500  # characters

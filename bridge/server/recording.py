@@ -86,10 +86,18 @@ def _copy_streams(tape: _Tape, child: subprocess.Popen[bytes]) -> int:
     ]
     for thread in outputs:
         thread.start()
-    code = child.wait()
+    code = _end_of(child)
     for thread in outputs:
         thread.join(timeout=DRAIN)
     return code
+
+
+def _end_of(child: subprocess.Popen[bytes]) -> int:
+    """The exit code. A signal that comes just before a wait without a limit would be forwarded only
+    after the wait, which may never end."""
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(timeout=1.0)
 
 
 class _Tape:

@@ -153,7 +153,7 @@ def request(data: bytes) -> None:
     """A body is refused by name or can be encoded again; then it is decoded."""
     try:
         decoded = decode_json(data)
-    except errors.ParseError:
+    except (errors.ParseError, errors.InvalidRequest):
         return
     orjson.dumps(decoded)
     params = decoded.get("params", decoded) if isinstance(decoded, dict) else None

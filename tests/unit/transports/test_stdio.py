@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Iterator
@@ -158,6 +159,11 @@ async def test_a_parent_that_reads_is_not_named(
 
 
 async def test_the_loss_of_the_reader_ends_all_senders(pipe: Pipe) -> None:
+    os.set_blocking(pipe[1], False)
+    with contextlib.suppress(BlockingIOError):  # the thread can write nothing of its own
+        while os.write(pipe[1], FRAME):
+            pass
+    os.set_blocking(pipe[1], True)
     writer = PipeWriter(pipe[1], Framing(LONGEST), stall=WITHIN)
     while writer.send_now([FRAME]):
         pass
