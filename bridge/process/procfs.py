@@ -131,14 +131,15 @@ def _status(pid: int | str) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-def holders(socket: int) -> set[int]:
-    """The processes with an open descriptor of the socket with this inode, as far as their
-    descriptors can be read. Raises OSError if the table cannot be read now."""
-    wanted, found = f"socket:[{socket}]", set[int]()
+def holders(*sockets: int) -> set[int]:
+    """The processes with an open descriptor of a socket with one of these inodes, as far as their
+    descriptors can be read. Each is read once: an agent can open thousands of sockets. Raises
+    OSError if the table cannot be read now."""
+    wanted, found = {f"socket:[{one}]" for one in sockets}, set[int]()
     for pid in processes():
         folder = f"/proc/{pid}/fd"
         try:
-            if any(_link(f"{folder}/{name}") == wanted for name in os.listdir(folder)):
+            if any(_link(f"{folder}/{name}") in wanted for name in os.listdir(folder)):
                 found.add(pid)
         except OSError as error:
             if error.errno in _SCARCE:

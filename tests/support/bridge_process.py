@@ -20,7 +20,7 @@ from tests.support.forked_server import ForkedProcess, fork_server, may_fork
 from tests.support.log_lines import faults
 from tests.support.ordinary_user import command as as_ordinary_user
 
-STARTS_WITHIN = 120.0  # seconds; one on a quiet machine
+STARTS_WITHIN = 60.0  # seconds; one on a quiet machine
 STOPS_WITHIN = 60.0
 
 

@@ -68,7 +68,7 @@ def _holders(port: int) -> set[int]:
     """The processes that have the port. If their descriptors cannot be read: all processes of this
     user that hide theirs."""
     found = _listeners(port)
-    holders = {pid for one in found for pid in procfs.holders(one.inode)}
+    holders = procfs.holders(*(one.inode for one in found))
     if holders or os.geteuid() not in {one.uid for one in found}:
         return holders
     hidden = (pid for pid in procfs.processes() if not os.access(f"/proc/{pid}/fd", os.R_OK))

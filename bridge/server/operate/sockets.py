@@ -37,7 +37,7 @@ def listen_tcp(
         return [] if port is None else ports.listen(host, port)
     except OSError as error:
         text = f"cannot listen on {where}: {reason(error, port)}; {step}"
-        print(f"coding-agent-bridge: {text}", file=sys.stderr)
+        print(f"coding-agent-bridge: {text}", file=sys.stderr, flush=True)
         return None
 
 

@@ -21,6 +21,7 @@ import pytest
 from bridge.process import spawn
 from bridge.process.held_ports import BOUND, HeldPorts, make_door, own, take
 from bridge.process.spawn import KeptPorts
+from bridge.server.operate.port_users import reason
 from bridge.server.operate.ports import Ports
 from tests import CHECKOUT
 from tests.support.free_port import free_port
@@ -88,6 +89,41 @@ def test_a_port_that_another_program_has_on_one_address_is_kept_on_the_others() 
         for one in ports.listen("127.0.0.1", port):
             one.close()
         assert free_for(port) == ["127.0.0.2"]  # IPv4 has no guard here
+
+
+SHARES = """
+import socket, sys
+kept = [socket.socket() for _ in range(int(sys.argv[2]))]
+for one in kept:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    one.bind(("127.0.0.1", int(sys.argv[1])))
+    one.listen()
+print(flush=True)
+input()
+"""
+
+
+def search_time(sockets: int) -> float:
+    """The least CPU time in seconds for the name of a program with so many listening sockets."""
+    port, taken = free_port(), OSError(errno.EADDRINUSE, "in use")
+    command = [sys.executable, "-I", "-S", "-c", SHARES, str(port), str(sockets)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as program:
+        assert program.stdin and program.stdout
+        program.stdout.readline()
+        times = []
+        for _ in range(3):
+            began = time.process_time()
+            assert f"pid {program.pid} " in reason(taken, port)
+            times.append(time.process_time() - began)
+        program.stdin.close()
+    return min(times)
+
+
+def test_a_program_with_many_sockets_on_the_port_is_found_as_quickly() -> None:
+    """An agent can share its own port with itself, as often as it has descriptors. Each program of
+    the machine is looked at once: once for each socket would be 200 times."""
+    assert search_time(200) <= 20 * search_time(1)
 
 
 def test_a_port_with_another_program_is_not_shared() -> None:
