@@ -3,7 +3,8 @@
     python -I -S stray.py                  the CLI. Its prompts are JSON:
         {"stray": ID}     leave a process, and say so when it runs
         {"until": NAME}   do not end the turn before the file NAME exists in the working directory
-    and it says how many turns there have been.
+    and it says how many turns there have been, with a full stop: a digit at the end of a text can
+    be the beginning of the server's token, which waits for the following text.
     python -I -S stray.py ID FOLDER FD     the process: it closes FD when it runs
 
 The process has other parents, a session of its own, no environment, another name, and it is not
@@ -34,7 +35,7 @@ def main() -> None:
         wanted, turns = json.loads(message["text"]), turns + 1
         if "stray" in wanted:
             leave(wanted["stray"])
-        say("text", text=str(turns))
+        say("text", text=f"{turns}.")
         while not os.path.exists(wanted.get("until", ".")):
             time.sleep(0.02)
         say("done")

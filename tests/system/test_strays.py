@@ -161,7 +161,7 @@ async def test_it_ends_with_a_completed_task(
         context = await left.complete(client, await left.begin(client))
         await left.gone()
         assert "ended processes in the background" in server.log
-        assert artifact_text(await client.send("{}", contextId=context)) == "2"
+        assert artifact_text(await client.send("{}", contextId=context)) == "2."
 
 
 @shapes
