@@ -106,7 +106,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         reporter.write_line(f"{tier:8}{result}")
 
 
-# Seconds that each tier may take on two cores, with four processes (docs/development.md).
+# Seconds that each tier may take on two cores, with four processes (CONTRIBUTING.md).
 LIMITS = {"unit": 30, "component": 110, "server": 150, "system": 150, "real": 150}
 
 

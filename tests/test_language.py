@@ -16,7 +16,7 @@ from tests.support.cases import each
 
 DOCUMENTS = [
     *(CHECKOUT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/suites.md")),
-    *sorted((CHECKOUT / "docs").glob("*.md")),
+    *sorted((CHECKOUT / "docs").rglob("*.md")),
 ]
 PRODUCT = sorted(
     path

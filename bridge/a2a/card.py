@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 REDIS_BINDING = "urn:coding-agent-bridge:redis-streams:v1"
-"""The binding of requests through Redis Streams (docs/transports.md)."""
+"""The binding of requests through Redis Streams (docs/bindings.md)."""
 EXTENSION = "urn:coding-agent-bridge:v1"
 """The extension of the bridge (docs/extension.md): `metadata.bridge` in both directions."""
 WEBSOCKET = "urn:coding-agent-bridge:websocket:v1"
-"""The WebSocket binding (docs/transports.md), for which A2A has no standard."""
+"""The WebSocket binding (docs/bindings.md), for which A2A has no standard."""
 
 
 API_KEY = "X-API-Key"

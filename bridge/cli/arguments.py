@@ -113,7 +113,7 @@ def _add_stdio(commands: argparse._SubParsersAction[PlainParser], settings: Plai
     parent = commands.add_parser(
         "stdio",
         help="serve the parent process on stdin and stdout",
-        description="Serve A2A on stdin and stdout, without a listener (docs/transports.md). With "
+        description="Serve A2A on stdin and stdout, without a listener (docs/bindings.md). With "
         "--url or --local, a running server answers, and tasks continue after the end. "
         "Exit status: 0 after the end of stdin, 1 if the reader of stdout has exited, 2 for "
         "invalid settings, 3 without a server.",

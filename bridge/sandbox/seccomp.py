@@ -16,7 +16,7 @@ It refuses
   the machine.
 
 A filter sees numbers: it cannot know which pids belong to the program. So only pid 0, the caller,
-passes. docs/system-calls.md says for every call of Linux why it reaches no other process.
+passes. docs/evidence/system-calls.md says for every call of Linux why it reaches no other process.
 
 Nothing but the standard library: the programs that use it run without anything else.
 """

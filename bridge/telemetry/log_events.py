@@ -1,4 +1,5 @@
-"""The names of the events in the log. docs/logs.md has the same list, and a test compares both."""
+"""The names of the events in the log. docs/observability.md has the same list, and a test compares
+both."""
 
 from __future__ import annotations
 

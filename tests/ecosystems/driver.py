@@ -1,4 +1,5 @@
-"""What the drivers of clients share. A driver makes the client from the snippet in docs/clients.md.
+"""What the drivers of clients share. A driver makes the client from the snippet in
+docs/integrations.md.
 
     python NAME_client.py SNIPPET URL TOKEN
 

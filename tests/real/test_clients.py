@@ -128,7 +128,7 @@ async def test_a_recorded_task_of_claude_code_is_readable(
     client: A2AClient, tmp_path: Path
 ) -> None:
     """It asks before it edits and before it runs a command. What the model of the Gemini CLI is
-    told is short, and docs/clients.md shows it."""
+    told is short, and docs/integrations.md shows it."""
     prompts, shown = ("Add a --shout flag to greet.py", "Allow", "Allow"), []
     workspace = tmp_path / "workspace"
     workspace.mkdir()
@@ -154,7 +154,7 @@ async def test_a_recorded_task_of_claude_code_is_readable(
 
 @each([client for client in CLIENTS if "[[rules]]" in client.no.get("answered", "")])
 async def test_rules_answer_for_clients_that_cannot(client: A2AClient, tmp_path: Path) -> None:
-    """The rules are those of docs/clients.md."""
+    """The rules are those of docs/integrations.md."""
     page = DOCUMENT.read_text("utf-8").partition("## Clients that cannot answer")[2]
     table = tomllib.loads(page.partition("```toml\n")[2].partition("```")[0])
     rules = tuple(Rule(**rule) for rule in table["rules"])

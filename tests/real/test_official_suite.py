@@ -18,7 +18,7 @@ from tests.support.suite_agent import PROGRAM
 
 SUITE = os.environ.get("BRIDGE_TCK_DIR")
 WITHIN = 400.0  # seconds
-# binding -> the rows that fail and the number of rows that pass, as docs/conformance.md says
+# binding -> the rows that fail and the number of rows that pass, as in docs/evidence/conformance.md
 EXPECTED: dict[str, tuple[set[str], int]] = {
     "grpc": (set(), 87),
     "jsonrpc": (set(), 106),
@@ -79,5 +79,5 @@ async def test_the_failing_rows_are_the_documented_ones(workspace: Path, tmp_pat
 
 
 def test_the_page_names_the_failing_rows() -> None:
-    page = (CHECKOUT / "docs/conformance.md").read_text("utf-8")
+    page = (CHECKOUT / "docs/evidence/conformance.md").read_text("utf-8")
     assert all(row in page for rows, _ in EXPECTED.values() for row in rows)

@@ -1,4 +1,4 @@
-"""A Redis client of another language: the program of docs/transports.md with ioredis."""
+"""A Redis client of another language: the program of docs/bindings.md with ioredis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.free_port import free_port
 from tests.support.redis_broker import RedisBroker, token
 from tests.support.served import serving
 
-PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
+PAGE = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
 FOLDER = CHECKOUT / "tests/clients/js-v1"
 WITHIN = 60.0  # seconds
 

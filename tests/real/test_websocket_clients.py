@@ -1,4 +1,4 @@
-"""WebSocket clients of other people: the programs of docs/transports.md with `websockets` of Python
+"""WebSocket clients of other people: the programs of docs/bindings.md with `websockets` of Python
 and with `ws` of npm."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests import CHECKOUT
 from tests.support.served import serving
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
-PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
+PAGE = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
 PYTHON = CHECKOUT / ".venvs/a2a-sdk-v1/bin/python"
 FOLDER = CHECKOUT / "tests/clients/js-v1"
 SECRET = "secret" * 4

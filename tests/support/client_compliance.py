@@ -1,5 +1,6 @@
 """The rows of the a2a-cli specification that the client claims, with the tests that show them.
-`python -m tests.support.documents` writes docs/client-compliance.md and .yaml from them."""
+`python -m tests.support.documents` writes docs/evidence/client-compliance.md and .yaml from them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from typing import Any
 from bridge import __version__
 from tests import CHECKOUT
 
-PAGE = CHECKOUT / "docs/client-compliance.md"
-REPORT = CHECKOUT / "docs/client-compliance.yaml"
+PAGE = CHECKOUT / "docs/evidence/client-compliance.md"
+REPORT = CHECKOUT / "docs/evidence/client-compliance.yaml"
 REVISION = "2026-08-17"
 PREFIX = "A2ACLI_"
 FILES: Mapping[str, str] = {

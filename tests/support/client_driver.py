@@ -57,7 +57,7 @@ async def driving(
     client: A2AClient, url: str, folder: Path, token: str = TOKEN
 ) -> AsyncIterator[Driver]:
     """The client in a folder of its own, for the bridge at `url`."""
-    assert client.snippet, f"docs/clients.md has no snippet under {client.section!r}"
+    assert client.snippet, f"docs/integrations.md has no snippet under {client.section!r}"
     argv = (str(client.program), str(DRIVERS / client.driver), client.snippet, url, token)
     pipes: Any = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
     process = await asyncio.create_subprocess_exec(*argv, cwd=folder, limit=2**24, **pipes)

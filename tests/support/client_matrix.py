@@ -1,5 +1,5 @@
 """The clients of other ecosystems, the output that each shows its user, and their matrix in
-docs/clients.md. tests/real/test_clients.py compares the texts and so proves the matrix."""
+docs/integrations.md. tests/real/test_clients.py compares the texts and so proves the matrix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests import CHECKOUT, NODE
 
-DOCUMENT = CHECKOUT / "docs/clients.md"
+DOCUMENT = CHECKOUT / "docs/integrations.md"
 DRIVERS = CHECKOUT / "tests/ecosystems"
 
 WIDTH = 100  # of lines in documents
@@ -42,7 +42,7 @@ ARTIFACT = "\n\nArtifact (Assistant response):\n"  # Gemini CLI's heading
 
 @dataclass(frozen=True, slots=True)
 class A2AClient:
-    """A row of the matrix. `section`: its heading in docs/clients.md, which has the snippet.
+    """A row of the matrix. `section`: its heading in docs/integrations.md, which has the snippet.
     `python`: its environment in .venvs; `package`: its npm package. `shown`: its texts that are
     not the plain ones above, by prompt. `no`: why a cell is no."""
 

@@ -1,4 +1,4 @@
-"""The transcripts of docs/client.md: each command runs against a real server that plays a recording
+"""The transcripts of docs/cli.md: each command runs against a real server that plays a recording
 of Claude Code. `python -m tests.support.client_transcripts` writes them."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.bridge_process import BridgeProcess, bridge
 from tests.support.cab import COMMAND, Cab
 from tests.support.terminal import Terminal
 
-DOCUMENT = CHECKOUT / "docs/client.md"
+DOCUMENT = CHECKOUT / "docs/cli.md"
 FOLDER, STATE, ADDRESS = (
     "/work/hello",
     "~/.local/state/coding-agent-bridge/41242",

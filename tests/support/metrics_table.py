@@ -1,4 +1,4 @@
-"""The table of docs/metrics.md, from the catalog."""
+"""The table of docs/observability.md, from the catalog."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The requirements of A2A 1.0.1 and 0.3 for a server, and the tests that prove them. Run as a
-program (`python -m tests.support.requirements`), it writes docs/conformance.md."""
+program (`python -m tests.support.requirements`), it writes docs/evidence/conformance.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 from tests import CHECKOUT
 
-DOCUMENT = CHECKOUT / "docs/conformance.md"
+DOCUMENT = CHECKOUT / "docs/evidence/conformance.md"
 
 Version = Literal["1.0", "0.3", "both"]
 Level = Literal["MUST", "SHOULD", "MAY"]
@@ -1993,7 +1993,7 @@ DIFFERENCES = """\
 * An error over HTTP+JSON is plain JSON for a client that neither accepts nor sends A2A's own type.
 * Answers omit the credentials and tokens of a push notification config.
 * `HMAC-SHA256`, as the scheme of a push notification config, is not an HTTP scheme: its credentials
-  sign notifications and are not sent ([protocol.md](protocol.md#signatures-of-notifications)).
+  sign notifications and are not sent ([protocol.md](../protocol.md#signatures-of-notifications)).
 * The default card fits both versions: it has the shape of 1.0, with the members that clients of 0.3
   need. `BRIDGE_CARD=1.0` and `0.3` restrict it to one version.
 * A body that is not declared as JSON gets 415 over HTTP+JSON, as in HTTP, with the error
@@ -2005,7 +2005,7 @@ DIFFERENCES = """\
   because Gemini CLI keeps the id of an interrupted task. In 1.0 it is refused.
 * An agent that breaks off fails its task; InvalidAgentResponse is not used.
 
-gRPC differs from the other bindings where protobuf forces it ([transports.md](transports.md#grpc)):
+gRPC differs from the other bindings where protobuf forces it ([bindings.md](../bindings.md#grpc)):
 
 * Members with default values are absent, so that an empty text or number is a missing one, and an
   error names it as missing.
@@ -2016,7 +2016,7 @@ gRPC differs from the other bindings where protobuf forces it ([transports.md](t
 * Texts and details of errors are shortened to the metadata that clients accept.
 
 Redis Streams differ where a request may wait for a server, and may be delivered twice
-([transports.md](transports.md#redis-streams)):
+([bindings.md](../bindings.md#redis-streams)):
 
 * A message needs a `messageId` of at least 16 characters, and one with the id and the content of an
   earlier message always joins the task of that one, also after its end.
@@ -2033,7 +2033,7 @@ SUITES = (CHECKOUT / "tests/suites.md").read_text("utf-8")
 
 
 def document() -> str:
-    """The whole of docs/conformance.md."""
+    """The whole of docs/evidence/conformance.md."""
     blocks = [INTRO.format(counts=_counts()), _deferred(), DIFFERENCES, SUITES]
     for area, title in AREAS.items():
         rows = [one for one in REQUIREMENTS if one.id.split("-")[0] == area]
@@ -2066,7 +2066,7 @@ def _table(rows: list[Requirement]) -> Iterator[str]:
 def _link(test: str) -> str:
     path, _, name = test.partition("::")
     module = Path(path).stem.removeprefix("test_")
-    return f"[{module}](../{path}): `{name}`"
+    return f"[{module}](../../{path}): `{name}`"
 
 
 if __name__ == "__main__":

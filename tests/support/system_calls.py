@@ -1,8 +1,8 @@
 """Every system call of Linux, and why a confined program changes no foreign process with it.
 
 A process is foreign if it belongs to the same user and not to the session. `python -m
-tests.support.documents` writes docs/system-calls.md from this table; tests/unit/sandbox compares
-it with the filter (bridge/sandbox/seccomp.py).
+tests.support.documents` writes docs/evidence/system-calls.md from this table; tests/unit/sandbox
+compares it with the filter (bridge/sandbox/seccomp.py).
 """
 
 from __future__ import annotations

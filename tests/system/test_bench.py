@@ -214,7 +214,7 @@ def told(command: tuple[str, ...], knobs: str) -> list[dict[str, Any]]:
 
 
 def test_the_page_shows_the_figures_that_are_stored_beside_it() -> None:
-    result = json.loads((DOCS / "performance.json").read_text())
+    result = json.loads((DOCS / "evidence/performance.json").read_text())
     check_shape(result)
     page = (DOCS / "performance.md").read_text("utf-8")
     assert report.with_tables(page, result) == page, "scripts/bench --json … --markdown …"

@@ -1,4 +1,4 @@
-"""The transcripts of docs/client.md are those of today's commands."""
+"""The transcripts of docs/cli.md are those of today's commands."""
 
 from __future__ import annotations
 

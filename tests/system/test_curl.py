@@ -1,4 +1,4 @@
-"""The commands of docs/curl.md, run by a shell with curl against a real server."""
+"""The commands of docs/protocol.md, run by a shell with curl against a real server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.client import Json, artifact_text, context_id, state, task_id
 
 pytestmark = programs.needed("curl")
 WITHIN = 60.0
-PAGE = (CHECKOUT / "docs/curl.md").read_text("utf-8")
+PAGE = (CHECKOUT / "docs/protocol.md").read_text("utf-8")
 PROMPTS = {"Remove the old logs": "ask q Which?", "And the older ones": "ask q And?"}
 
 

@@ -53,7 +53,7 @@ def test_every_setting_has_a_help_text_and_is_in_env_example() -> None:
 
 
 def test_every_link_of_the_documents_leads_somewhere() -> None:
-    for document in (*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")):
+    for document in (*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\(([^)]+)\)", document.read_text("utf-8")):
             if "://" not in target:
                 path, _, anchor = target.partition("#")

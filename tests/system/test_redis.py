@@ -36,7 +36,7 @@ from tests.support.restart import Place, kill
 from tests.support.servers import on_postgres
 from tests.support.stdio_server import child, request
 
-PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
+PAGE = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
 TOKEN = "x" * 20
 
 

@@ -222,7 +222,7 @@ def test_wrong_settings_end_before_the_first_frame(workspace: Path, wrong: list[
 @pytest.mark.parametrize("language", ["python", "node"])
 def test_the_clients_of_the_documents(workspace: Path, language: str) -> None:
     """Two starts of an interpreter."""
-    page = (CHECKOUT / "docs/transports.md").read_text("utf-8")
+    page = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
     code = page.partition(f"<!-- stdio-{language} -->\n```")[2].partition("\n")[2]
     code = code.partition("```")[0].replace("Describe this project.", "text hi")
     shown = '["coding-agent-bridge", "stdio", "--a2a-version", "1.0"]'

@@ -45,8 +45,8 @@ async def canceled(client: Client, task_id: str) -> None:
 
 async def test_a_stream_continues_after_a_crash_of_the_server(place: Place, live: Liveness) -> None:
     """Without a gap and without a repetition, at the new address and with the token of the local
-    server. The texts end with a full stop: a letter at the end of a text can be the beginning of the
-    token, which waits for the following text. Two starts of a server."""
+    server. A letter at the end of a text can be the beginning of the token, which waits for the
+    following text: so there is a full stop. Two starts of a server."""
     place.env = {"BRIDGE_AUTH": "auto"}
     folder = str(place.state)
     script = f"text a.\nwait {live.path} agent\ntext b\npermit q May I?\ntext c"

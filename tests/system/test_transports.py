@@ -1,4 +1,4 @@
-"""The clients of docs/transports.md against a real server, and the libraries that a server without
+"""The clients of docs/bindings.md against a real server, and the libraries that a server without
 the other transports does not import."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.support import programs
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client
 
-PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
+PAGE = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
 WITHIN = 60.0
 
 

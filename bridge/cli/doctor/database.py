@@ -66,6 +66,6 @@ async def broker(settings: Settings) -> Sequence[Check]:
     facts = {"milliseconds": round(report.milliseconds, 2), **report.facts}
     checks = [ok("redis", text, **facts), *(note("redis", one) for one in report.notes)]
     if refused:
-        step = "give the user the rights of docs/transports.md (ACL SETUSER)"
+        step = "give the user the rights of docs/bindings.md (ACL SETUSER)"
         checks.append(failed("redis", f"the user may not use {', '.join(refused)}", step))
     return checks

@@ -1,8 +1,8 @@
 """The names of all metrics, their labels and the values of these. Each label has a closed set of
 values: no label ever has an id, a name of a client, a path, an address, or text of a CLI.
 
-Times are seconds, sizes are bytes. A name is a promise to alerts and dashboards: docs/metrics.md
-has the same table, and a test compares both.
+Times are seconds, sizes are bytes. A name is a promise to alerts and dashboards:
+docs/observability.md has the same table, and a test compares both.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Requests on a connection that stays open. They run side by side; the items of a stream come in
-order. Each frame is one JSON object (docs/transports.md):
+order. Each frame is one JSON object (docs/bindings.md):
 
     request   {"jsonrpc": "2.0", "id": …, "method": …, "params": …, "a2a-service-parameters": …}
     result    {"jsonrpc": "2.0", "id": …, "result": …}

@@ -1,4 +1,4 @@
-"""The stdio binding (docs/transports.md): JSON-RPC objects on two pipes of the parent process. Each
+"""The stdio binding (docs/bindings.md): JSON-RPC objects on two pipes of the parent process. Each
 is a line, or follows a header `Content-Length: N`; the first byte of the parent decides."""
 
 from __future__ import annotations

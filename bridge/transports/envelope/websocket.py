@@ -1,4 +1,4 @@
-"""The WebSocket binding (docs/transports.md): one JSON-RPC object in each text frame. The handshake
+"""The WebSocket binding (docs/bindings.md): one JSON-RPC object in each text frame. The handshake
 is a request like any other: it passes the check of Host and Origin, and needs credentials."""
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ async def test_a_page_of_two_agents_has_each_metric(workspace: Path) -> None:
         if name in read or name.startswith("process_")
     )
     assert series == READ_BY_TWO_AGENTS
-    text = " ".join((CHECKOUT / "docs/metrics.md").read_text("utf-8").split())
+    text = " ".join((CHECKOUT / "docs/observability.md").read_text("utf-8").split())
     assert f"A server with two agents has {page.series} series at its start;" in text
     sessions = {dict(labels)["agent"] for labels in page.samples["bridge_sessions"]}
     assert sessions == {"a", "b"}

@@ -552,7 +552,7 @@ async def test_no_entry_stops_the_reader(
 
 # --- identity ------------------------------------------------------------------------------------
 
-PAGE = (CHECKOUT / "docs/transports.md").read_text("utf-8")
+PAGE = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
 
 
 def acl_lines() -> list[list[str]]:
@@ -563,7 +563,7 @@ def acl_lines() -> list[list[str]]:
 async def test_the_rights_of_the_page_are_enough_and_not_more(
     broker: RedisBroker, workspace: Path
 ) -> None:
-    """The bridge and two clients as the users of docs/transports.md."""
+    """The bridge and two clients as the users of docs/bindings.md."""
     alice, bridge = acl_lines()
     bob = [re.sub("alice", "bob", word) for word in alice]
     async with broker.client() as admin:

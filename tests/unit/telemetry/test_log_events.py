@@ -1,4 +1,4 @@
-"""The closed list of events, in the code and in docs/logs.md."""
+"""The closed list of events, in the code and in docs/observability.md."""
 
 from __future__ import annotations
 
@@ -24,6 +24,6 @@ def test_the_code_logs_all_listed_events_and_no_others() -> None:
 
 
 def test_the_document_lists_the_same_events() -> None:
-    page = (CHECKOUT / "docs/logs.md").read_text("utf-8")
-    table = page.partition("\n## Events\n")[2].partition("\n## ")[0]
+    page = (CHECKOUT / "docs/observability.md").read_text("utf-8")
+    table = page.partition("\n### Events\n")[2].partition("\n##")[0]
     assert set(re.findall(r"^\| `([a-z_.]+)` \|", table, re.MULTILINE)) == EVENTS
