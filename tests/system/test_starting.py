@@ -22,7 +22,7 @@ REPLAY = {"AGENT_ADAPTER": "replay"}
 
 @pytest.fixture
 async def cab(workspace: Path) -> AsyncIterator[Cab]:
-    """The commands of a user without a running server, in a project. All servers end with the test."""
+    """The commands of a user in a project. No server runs at first; all end with the test."""
     found = Cab(workspace, workspace.parent / "home", **REPLAY)
     found.home.mkdir(exist_ok=True)
     yield found
