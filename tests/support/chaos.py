@@ -565,7 +565,7 @@ async def silence(world: World) -> int:
 KINDS = ("group", "own-group", "session", "daemon", "nohup", "talks")
 
 
-@scenario("F4", "children of all kinds, deaf to SIGTERM; then a cancel, an end, a kill", weight=2)
+@scenario("F4", "children that ignore SIGTERM, of all kinds; a cancel, an end, a kill", weight=2)
 async def children(world: World) -> int:
     await world.start()
     chance = world.random
