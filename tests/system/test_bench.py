@@ -240,6 +240,16 @@ def test_a_row_compares_with_the_target_and_with_the_sdk_of_the_same_run() -> No
     assert report.format_row(report.Row("y", "", ""), runs) is None
 
 
+def test_the_page_has_medians_and_no_details() -> None:
+    result = json.loads((DOCS / "evidence/performance.json").read_text())
+    terminal, page = report.text(result), report.markdown(result)
+    figures = [run["figures"]["memory"]["first.task"] for run in result["runs"]]
+    missed = f"| **{report.number(sorted(figures)[1])}** |"  # the target is 1 ms
+    assert missed in page and missed not in terminal
+    for detail in ("the process that starts its agents", "latency, longest"):
+        assert detail in terminal and detail not in page
+
+
 def check_shape(result: dict[str, Any]) -> None:
     assert result["format"] == 1
     assert set(result["machine"]) >= {"cpu", "cores", "memory_mib", "kernel", "open_files", "load"}
