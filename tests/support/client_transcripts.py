@@ -4,8 +4,10 @@ of Claude Code. `python -m tests.support.client_transcripts` writes them."""
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -131,7 +133,8 @@ class Reader:
 
 @asynccontextmanager
 async def reading(folder: Path) -> AsyncIterator[Reader]:
-    """A reader with a running server in `folder`."""
+    """A reader with a running server in `folder`. The program is on PATH, so that printed commands
+    have its short name."""
     workspace = folder / "hello"
     workspace.mkdir()
     state = str(folder / "state")
@@ -142,7 +145,9 @@ async def reading(folder: Path) -> AsyncIterator[Reader]:
     }
     settings["BRIDGE_REPLAY_SPEED"] = "50"
     async with bridge(workspace, **settings) as server:
-        yield Reader(Cab(workspace, folder / "home", BRIDGE_STATE_DIR=state), server)
+        installed = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        cab = Cab(workspace, folder / "home", BRIDGE_STATE_DIR=state, PATH=installed)
+        yield Reader(cab, server)
 
 
 async def with_transcripts(page: str, reader: Reader) -> str:
