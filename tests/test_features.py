@@ -48,7 +48,8 @@ BY_SETTING = {
 """Further features, each by a setting that only this feature has."""
 
 DENIED = (
-    r"\b(?:ha(?:s|ve|d)|offers?|speaks?|serves?|there (?:is|are)) (?:still )?no (?:\w+ )?FEATURE(?!\w)",
+    r"\b(?:ha(?:s|ve|d)|offers?|speaks?|serves?|there (?:is|are)) (?:still )?no (?:\w+ )?"
+    r"FEATURE(?!\w)",
     r"\b(?:does not|do not|don't|doesn't|cannot|can't) (?:yet )?(?:support|speak|offer|have|serve"
     r"|implement|do|use|know) (?:\w+ )?FEATURE(?!\w)",
     r"\bno (?:support for |support of )FEATURE(?!\w)",
