@@ -14,7 +14,7 @@ from bridge.server.settings.root import VARIABLES
 from bridge.telemetry.metrics.catalog import BINDINGS
 from tests import CHECKOUT
 from tests.support.cases import each
-from tests.test_language import DOCUMENTS, blocks
+from tests.support.prose import DOCUMENTS, blocks
 
 IN_PROSE = {
     "jsonrpc": "JSON-RPC",
