@@ -226,6 +226,10 @@ def test_the_page_explains_every_measure() -> None:
         assert f"| `{name}` |" in page
 
 
+def test_the_page_is_short() -> None:
+    assert len((DOCS / "performance.md").read_text("utf-8").splitlines()) < 250
+
+
 def test_a_row_compares_with_the_target_and_with_the_sdk_of_the_same_run() -> None:
     others = {"durable": {"x": 4.0}, "alone": {"x": 0.5}}
     runs = [
