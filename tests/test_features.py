@@ -57,6 +57,7 @@ DENIED = (
     r"FEATURE(?: \w+)? (?:is|are) (?:not|missing|planned)\b(?! (?:affected|necessary|needed))",
     r"\b(?:no|not)\b[^.;:]{0,40}\bFEATURE(?!\w)[^.;:]{0,40}\byet\b",
 )
+NEGATION = re.compile(r"\b(?:no|not|cannot|missing|planned)\b|n't")
 CONDITION = re.compile(r"\b(?:if|unless|without|while|where|when)\b[^.;]*$", re.IGNORECASE)
 """The beginning of a sentence that denies nothing: "without a key, there is no MCP"."""
 
@@ -84,13 +85,13 @@ def denial() -> re.Pattern[str]:
 def denials(text: str) -> list[str]:
     """The parts of a text that deny a feature."""
     text = " ".join(text.split())
-    found = denial().finditer(text)
+    found = denial().finditer(text) if NEGATION.search(text) else ()
     return [one[0] for one in found if not CONDITION.search(text, 0, one.start())]
 
 
 @each("path", DOCUMENTS, ids=lambda path: path.name)
 def test_a_document_denies_no_feature(path: Path) -> None:
-    """Two seconds: each paragraph, for 200 features."""
+    """Half a second: each paragraph, for 200 features."""
     found = [f"{path.name}:{line}: {one}" for line, text in blocks(path) for one in denials(text)]
     assert not found, found
 
