@@ -68,6 +68,12 @@ def test_an_unknown_adapter_is_told_which_are_known(tmp_path: Path) -> None:
         assert name in text
 
 
+def test_a_withdrawn_adapter_is_answered_with_its_replacement(tmp_path: Path) -> None:
+    text = refusal(run("--adapter", "codex-exec", cwd=tmp_path))
+    assert "The adapter codex-exec was withdrawn. Use codex, " in text
+    assert "AGENT_ADAPTER=generic AGENT_BINARY=codex AGENT_ARGS='exec " in text
+
+
 @pytest.mark.parametrize(
     "name",
     [
