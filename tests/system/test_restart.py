@@ -723,7 +723,7 @@ async def test_a_conversation_of_a_withdrawn_adapter_is_not_begun_again(each_pla
         await client.send("text x", contextId="c")  # this server has the agent
     async with each_place.server() as (_, client):
         for _ in range(2):
-            with pytest.raises(RpcError, match="was with codex-exec, .* begin a new context") as no:
+            with pytest.raises(RpcError, match=r"was with codex-exec, .* begin a new context") as no:
                 await client.send("text x", contextId="c")
             assert no.value.code == -32602
         with pytest.raises(RpcError, match="not found"):
