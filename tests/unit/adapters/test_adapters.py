@@ -28,6 +28,7 @@ from bridge.server import registry
 from bridge.task.events import ENDINGS, AgentEvent, Answer, Done, Failed, Question, Text
 from tests import CHECKOUT
 from tests.support.cases import each
+from tests.support.print_recipes import rows
 from tests.support.transcripts import shape
 
 TESTS = CHECKOUT / "tests"
@@ -331,6 +332,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 @each("name", registry.WITHDRAWN)
 def test_a_withdrawn_name_is_answered_with_its_replacement_and_its_recipe(name: str) -> None:
     other, recipe = registry.WITHDRAWN[name]
+    (args, *more), *_ = rows()[other]
+    assert recipe == " ".join([f"AGENT_ARGS='{args}'", *more])
     assert registry.load(other).binary == other
     assert name not in registry.names()
     with pytest.raises(ConfigurationError) as caught:
