@@ -721,11 +721,12 @@ async def test_a_conversation_of_a_withdrawn_adapter_is_not_begun_again(each_pla
     async with each_place.server(CONFIG_FILE=str(config), AGENT_ADAPTER="") as (_, client):
         old = await client.send("text x", contextId="c")
         await client.send("text x", contextId="c")  # this server has the agent
+    refused = r"was with codex-exec, .* begin a new context"
     async with each_place.server() as (_, client):
         for _ in range(2):
-            with pytest.raises(RpcError, match=r"was with codex-exec, .* begin a new context") as no:
+            with pytest.raises(RpcError, match=refused) as error:
                 await client.send("text x", contextId="c")
-            assert no.value.code == -32602
+            assert error.value.code == -32602
         with pytest.raises(RpcError, match="not found"):
             await client.send("text x", taskId=old["id"], contextId="c")
         assert state(await client.send("text x", contextId="new")) == "completed"
