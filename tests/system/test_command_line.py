@@ -416,6 +416,17 @@ async def test_what_was_recorded_through_the_bridge_can_be_replayed(
         assert said(asked) == "Which?"
 
 
+async def test_a_recording_goes_on_in_its_conversation(workspace: Path) -> None:
+    """The recorded CLI could resume its conversation, and says its id. The player cannot."""
+    replay: Any = {"AGENT_ADAPTER": "replay", "BRIDGE_REPLAY_SPEED": "0"}
+    async with bridge(workspace, **replay) as server, client_of(server.url) as client:
+        task = await client.send("first", contextId="c")
+        while state(task) == "input-required":
+            task = await client.send("yes", taskId=task["id"], contextId="c")
+        assert state(task) == "completed" and task["metadata"]["bridge"]["sessionId"]
+        assert state(await client.send("second", contextId="c")) in ("completed", "input-required")
+
+
 def record(tape: Path, *argv: str, stdin: bytes | None = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "bridge", "record", str(tape), "--", *argv],
