@@ -135,10 +135,7 @@ class Lease:
         self._change(replace(self.start, trusted=allowed))
 
     def remember(self, session_id: str, *, resume: bool) -> None:
-        """Record the id of the conversation that the next session resumes or begins. Without effect
-        if the adapter cannot resume one."""
-        if resume and self.session and "resume" in self.session.adapter.limitations:
-            return
+        """Record the id of the conversation that the next session resumes or begins."""
         self._change(replace(self.start, session_id=session_id, resume=resume))
 
     def choose(self, choices: Mapping[str, Any]) -> Collection[str]:
