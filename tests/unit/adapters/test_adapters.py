@@ -332,9 +332,11 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 @each("name", registry.WITHDRAWN)
 def test_a_withdrawn_name_is_answered_with_its_replacement_and_its_recipe(name: str) -> None:
     other, recipe = registry.WITHDRAWN[name]
-    (args, *more), *_ = rows()[other]
+    (args, *more), _, (variables,), _ = rows()[other]
     assert recipe == " ".join([f"AGENT_ARGS='{args}'", *more])
-    assert registry.load(other).binary == other
+    adapter = registry.load(other)
+    assert adapter.binary == other
+    assert set(adapter.environment) <= set(variables.split(","))
     assert name not in registry.names()
     with pytest.raises(ConfigurationError) as caught:
         registry.load(name)
