@@ -199,6 +199,66 @@ def test_the_program_alone_needs_no_system_package(machine: Path) -> None:
     assert not (machine / "called").exists()
 
 
+# --- the quick installation ----------------------------------------------------------------------
+
+RECORD = '#!/bin/sh\necho "$(basename "$0") $*" >> "$(dirname "$0")/../called"\n'
+
+
+def called(folder: Path, script: str, *arguments: str) -> list[str]:
+    """The calls of a script in a checkout whose installation and tools only record their calls."""
+    (folder / "scripts").mkdir(parents=True)
+    (folder / ".venv").mkdir()
+    (folder / ".venv/bin").symlink_to(folder / "scripts")
+    (folder / "tests/unit").mkdir(parents=True)
+    (folder / "CHANGELOG.md").write_text("## \n")
+    for name in ("install", "python", "ruff", "mypy"):
+        program(folder / "scripts", name, RECORD)
+    shutil.copy(CHECKOUT / "scripts" / script, folder / "scripts")
+    subprocess.run([folder / "scripts" / script, *arguments], check=True, timeout=60)
+    return (folder / "called").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("call", "installation"),
+    [
+        (["check"], "install --quick"),
+        (["check", "--fix"], "install --quick"),
+        (["test", "--tier", "unit"], "install --quick"),
+        (["test", "--tier", "unit", "--quick"], "install --quick"),
+        (["test", "--quick"], "install --packages"),
+        (["test"], "install "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_script_installs_only_what_it_needs(
+    tmp_path: Path, call: list[str], installation: str
+) -> None:
+    first, *then = called(tmp_path / "checkout", *call)
+    assert first == installation
+    assert then
+
+
+def test_the_unit_tier_needs_no_program_and_no_package_of_another_tier() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    names = [re.split(r"[^\w-]", line)[0].replace("-", "_") for line in extras["tests"]]
+    packages = [name for name in names if name != "coding_agent_bridge"]
+    assert packages == ["grpcio_tools", "mfusepy", "schemathesis"]
+    banned = (
+        r"\b(programs|promtool|scripts/proto|\.venvs|node_modules|grpc_tools|jsonschema_rs|{})\b"
+    )
+    pattern = re.compile(banned.format("|".join(packages)))
+    files = sorted((CHECKOUT / "tests/unit").rglob("test_*.py"))
+    assert len(files) > 50
+    wrong = [
+        f"{path.name}: {line}"
+        for path in files
+        for line in path.read_text("utf-8").splitlines()
+        if pattern.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 # --- scripts/test --tier --------------------------------------------------------------------------
 
 
