@@ -49,7 +49,7 @@ def test_every_cli_has_every_session() -> None:
 @each("path", RECORDINGS, ids=name_of)
 def test_the_same_inputs_of_an_adapter_give_the_same_events(path: Path) -> None:
     play = Play()
-    for number, (row, events) in enumerate(expected(path), 1):
+    for number, (row, events) in enumerate(rows_and_events(path), 1):
         assert json.loads(dump_events(play.row(row))) == events, number
         assert play.sent() == row.get("sent", ""), number
 
@@ -128,7 +128,7 @@ def test_order_and_unknown_members_and_kinds_mean_nothing(path: Path, seed: int)
             one.update(items)
 
     play = Play()
-    for number, (row, events) in enumerate(expected(path), 1):
+    for number, (row, events) in enumerate(rows_and_events(path), 1):
         if "line" in row and chance.random() < 0.2:
             unknown = play.row({"line": chance.choice(UNKNOWN)})
             assert all(isinstance(event, Status) for event in unknown)  # shown, if at all
@@ -144,7 +144,7 @@ NOTICES = ("npm notice New version available: {11}", "\x1b[?25h\x1b[2K", "Warnin
 @each("path", RECORDINGS, ids=name_of)
 def test_output_before_an_object_of_a_line_loses_nothing(path: Path) -> None:
     play = Play()
-    for number, (row, recorded_events) in enumerate(expected(path), 1):
+    for number, (row, recorded_events) in enumerate(rows_and_events(path), 1):
         line = row.get("line", "")
         said = json_object(line.encode())
         notice = NOTICES[number % len(NOTICES)]
