@@ -126,5 +126,7 @@ async def test_a_server_that_stays_away_is_unreachable(workspace: Path, live: Li
     done = Done(rest.status, first + rest.out, rest.err)
     assert (done.status, done.error) == (5, "A2ACLI_ERR_TIMEOUT")
     assert f"Hint: {command('task', 'get', done.field('Task'))} --wait -a " in done.err
+    await live.release("busy")  # the launcher keeps the port for as long as an agent lives
+    await live.gone("busy")
     gone = await cab.run("task", "list", "-a", server.url)
     assert (gone.status, gone.error) == (3, "A2ACLI_ERR_UNREACHABLE")
