@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,24 @@ def other_skips(path: Path) -> Iterator[str]:
         words = ("which(", "not installed", "apt-get")
         if name.endswith("importorskip") or any(word in text for word in words):
             yield f"{path.name}:{node.lineno}"
+
+
+SHORT = re.compile(
+    r"asyncio\.timeout\((?:[0-4]|\d\.\d+)\)|wait_for\(.*, (?:[0-4]|[0-4]\.\d+)\)"
+    r"|assert .*(?:monotonic\(\)|\.time\(\)) - .* <=? (?:[0-4]|[0-4]\.\d+)$"
+)
+
+
+def test_no_test_has_a_limit_near_a_second() -> None:
+    """A busy machine exceeds it. Only a wait that has to end with TimeoutError may be short."""
+    files = [path for path in CHECKOUT.glob("tests/**/*.py") if "node_modules" not in path.parts]
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in files
+        for before, line in pairwise(path.read_text("utf-8").splitlines())
+        if SHORT.search(line.partition("  #")[0]) and "(TimeoutError)" not in before
+    ]
+    assert not found, "\n".join(found)
 
 
 # --- scripts/install --system --------------------------------------------------------------------
