@@ -103,7 +103,7 @@ def other_skips(path: Path) -> Iterator[str]:
 
 
 SHORT = re.compile(
-    r"asyncio\.timeout\((?:[0-4]|\d\.\d+)\)|wait_for\(.*, (?:[0-4]|[0-4]\.\d+)\)"
+    r"asyncio\.timeout\((?:[0-5]|[0-5]\.\d+)\)|wait_for\(.*, (?:[0-4]|[0-4]\.\d+)\)"
     r"|assert .*(?:monotonic\(\)|\.time\(\)) - .* <=? (?:[0-4]|[0-4]\.\d+)$"
 )
 

@@ -150,7 +150,7 @@ async def test_a_client_hears_something_before_the_agent_has_said_a_word(
         message = client.message(f"wait {live.path} {name}\nreply Hello")
         url, headers = f"{client.url}/a2a/jsonrpc", {"A2A-Version": version}
         request = body(method, {"message": message})
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(WITHIN):
             response = await client.session.post(url, json=request, headers=headers)
             assert await response.content.readline() == b": ping\n"
         async with response, asyncio.timeout(WITHIN):
@@ -169,7 +169,7 @@ async def test_a_silent_stream_has_heartbeats(server: Server, live: Liveness) ->
     async with client.session.post(url, json=request, headers=headers) as response:
         lines: list[bytes] = []
         while not (lines and lines[-1].startswith(b":")):
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(WITHIN):
                 lines.append(await response.content.readline())
         assert lines[0].startswith(b"id: ")
         await live.release("agent")
