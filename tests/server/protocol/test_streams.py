@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bridge.transports.stream import HEARTBEAT
 from tests.support.client import (
     Client,
     Json,
@@ -161,6 +162,7 @@ async def test_a_client_hears_something_before_the_agent_has_said_a_word(
 
 
 async def test_a_silent_stream_has_heartbeats(server: Server, live: Liveness) -> None:
+    assert HEARTBEAT < 5  # seconds of silence, after which the official client disconnects
     client = server.client("1.0")
     task = await client.send_now(f"wait {live.path} agent")
     await live.pid("agent")
