@@ -14,8 +14,9 @@ from pathlib import Path
 from tests import CHECKOUT
 from tests.support.cases import each
 
+AT_THE_TOP = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 DOCUMENTS = [
-    *(CHECKOUT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/suites.md")),
+    *(CHECKOUT / name for name in (*AT_THE_TOP, "tests/suites.md")),
     *sorted((CHECKOUT / "docs").rglob("*.md")),
 ]
 PRODUCT = sorted(
@@ -42,7 +43,8 @@ PATTERNS = [
         r"|tells)\s+)(who|whom|whose)\b",
     )
 ]
-ALLOWED: set[tuple[str, str]] = set()
+REFUSED = "anew lest mend nobody somebody anybody everybody whoever"
+ALLOWED: set[tuple[str, str]] = {("CONTRIBUTING.md", word) for word in REFUSED.split()}
 """(document, matching words): violations that stay, such as quotations."""
 MOST_ALLOWED = 10
 

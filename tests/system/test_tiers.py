@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests import CHECKOUT
+from tests.conftest import LIMITS
 
 CASES = """
 import pytest
@@ -118,6 +119,30 @@ def test_no_test_has_a_limit_near_a_second() -> None:
         if SHORT.search(line.partition("  #")[0]) and "(TimeoutError)" not in before
     ]
     assert not found, "\n".join(found)
+
+
+# --- CONTRIBUTING.md -----------------------------------------------------------------------------
+
+PAGE = CHECKOUT / "CONTRIBUTING.md"
+
+
+def test_the_page_for_contributors_is_short_and_has_the_limits() -> None:
+    text = PAGE.read_text("utf-8")
+    assert len(text.split()) <= 1500
+    rows = re.findall(r"(?m)^\| `tests/(\w+)` \|.* \| (\d+) s \|$", text)
+    assert {name: int(limit) for name, limit in rows} == LIMITS
+
+
+def test_the_page_for_contributors_names_what_exists() -> None:
+    text = PAGE.read_text("utf-8")
+    named = set(re.findall(r"\b(?:adapters|bridge|deploy|docs|scripts|tests)/[\w./-]*\w", text))
+    names = [name for name in named if not re.search("NAME|ROOM", name)]
+    assert len(names) > 30
+    assert not [name for name in names if not (CHECKOUT / name).exists()]
+    modules = re.findall(r"python -m (tests[\w.]+)", text)
+    assert all((CHECKOUT / f"{name.replace('.', '/')}.py").exists() for name in modules)
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {"dev", "tests"} <= project["optional-dependencies"].keys()
 
 
 # --- scripts/install --system --------------------------------------------------------------------
