@@ -7,6 +7,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ ID = "11111111-2222-4333-8444-555555555555"
 Json = dict[str, Any]
 
 
+load = cache(registry.load)  # which looks into a folder each time
+
+
 class Play:
     """Plays the session's part and the runner's: the CLI's lines are wrapped as the runner does."""
 
@@ -54,7 +58,7 @@ class Play:
             runner=("runner",),
             project_config=True,  # what keeps a CLI from it is in test_poisoned.py
         )
-        self.adapter = registry.load("cursor")(config, start)
+        self.adapter = load("cursor")(config, start)
 
     def prompt(self, text: str = "do it") -> list[Json]:
         parts = (TextPart(text), UrlPart("file:///files/a%20b.txt"))
