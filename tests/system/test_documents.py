@@ -16,7 +16,7 @@ from aiohttp import ClientSession
 import bridge
 from bridge.server.settings.root import VARIABLES
 from tests import CHECKOUT
-from tests.support import documents
+from tests.support import documents, pictures
 from tests.support.bridge_process import bridge as bridge_process
 from tests.support.client import Client, artifact_text, context_id, said
 from tests.support.terminal import Terminal
@@ -229,6 +229,11 @@ async def test_the_demo_at_a_terminal_is_the_command_run(tmp_path: Path) -> None
         terminal.close()
     assert terminal.text.count("✓ allowed by you") == 2
     assert "✓ done · " in terminal.text and "Traceback" not in terminal.text
+
+
+async def test_the_picture_is_what_run_shows(tmp_path: Path) -> None:
+    """Three seconds: a server and a client start. Otherwise: python -m tests.support.pictures"""
+    assert pictures.PICTURE.read_text("utf-8") == await pictures.picture(tmp_path)
 
 
 def test_the_matrix_of_clients_is_that_of_the_tests() -> None:
