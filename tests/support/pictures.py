@@ -36,8 +36,13 @@ _VARYING = {
 }
 
 
-async def picture(folder: Path) -> str:
-    """The picture, made with files in `folder`."""
+async def picture() -> str:
+    """The picture, made in a folder with a short name: the lines of a terminal have a limit."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        return svg(await _shown(Path(folder)), _SECONDS, TITLE)
+
+
+async def _shown(folder: Path) -> list[Frame]:
     workspace = folder / "hello"
     workspace.mkdir()
     recording = folder / "recording.jsonl"
@@ -53,8 +58,7 @@ async def picture(folder: Path) -> str:
     async with bridge(workspace, **settings):
         env = {**Cab(workspace, folder / "home", BRIDGE_STATE_DIR=state).env, "PS1": "$ "}
         env["PATH"] = f"{installed(folder / 'bin')}:{os.environ['PATH']}"
-        frames = await _frames(workspace, env)
-    return svg(frames, _SECONDS, TITLE)
+        return await _frames(workspace, env)
 
 
 async def _frames(workspace: Path, env: dict[str, str]) -> list[Frame]:
@@ -92,10 +96,5 @@ def _constant(row: list[Char], varying: Mapping[str, str]) -> list[Char]:
     return row
 
 
-async def _write() -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        PICTURE.write_text(await picture(Path(folder)), "utf-8")
-
-
 if __name__ == "__main__":
-    asyncio.run(_write())
+    PICTURE.write_text(asyncio.run(picture()), "utf-8")

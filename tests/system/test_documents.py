@@ -231,9 +231,9 @@ async def test_the_demo_at_a_terminal_is_the_command_run(tmp_path: Path) -> None
     assert "✓ done · " in terminal.text and "Traceback" not in terminal.text
 
 
-async def test_the_picture_is_what_run_shows(tmp_path: Path) -> None:
+async def test_the_picture_is_what_run_shows() -> None:
     """Three seconds: a server and a client start. Otherwise: python -m tests.support.pictures"""
-    assert pictures.PICTURE.read_text("utf-8") == await pictures.picture(tmp_path)
+    assert pictures.PICTURE.read_text("utf-8") == await pictures.picture()
 
 
 def test_the_matrix_of_clients_is_that_of_the_tests() -> None:
