@@ -37,6 +37,8 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _COLUMNS = 250  # no path of a test is cut
+_FIGURE = re.compile(r"(?<= )\d+(?:\\\.\d+)?(?!\w)")  # in an escaped text
+_ANY_FIGURE = r"\\d+(?:\.\\d+)?"
 _TYPED = re.compile(r"cab (run|chat) ")
 _ENVIRONMENT = ("LANG", "LC_ALL", "SSL_CERT_FILE")
 _CLAUDE = """#!/bin/sh
@@ -52,6 +54,22 @@ mkdir -p ~/.local/bin && ln -s {program}/* ~/.local/bin/
 echo "Resolved 1 package"
 echo "Installed 2 executables: cab, coding-agent-bridge"
 """
+
+INSTALLED = """```console
+$ uv tool install .
+$ cd ~/my/project
+```
+"""
+SERVING = """```console
+$ touch ~/bridge.toml
+$ CONFIG_FILE=~/bridge.toml cab serve &
+…
+  try it     …
+$ cab send "Add a --shout flag to greet.py"
+$ cd
+```
+"""
+"""What a reader of a page has done before: a server with a task, and nothing in the home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +90,15 @@ class Command:
 
 
 def blocks(page: str) -> list[Block]:
-    return [Block(one["kind"], one["text"], one["reason"] or "") for one in _BLOCK.finditer(page)]
+    """Those up to a mark `<!-- the other blocks are not run: REASON -->`."""
+    own = page.partition("<!-- the other blocks are not run: ")[0]
+    return [Block(one["kind"], one["text"], one["reason"] or "") for one in _BLOCK.finditer(own)]
 
 
 def commands(block: Block) -> list[Command]:
     """Those of a console with their outputs; a script is one command."""
     if block.kind == "sh":
-        return [Command(f"set -e\n{block.text}\nset +e", "")]
+        return [Command(f"trap 'return 1' ERR\n{block.text}trap - ERR", "")]
     found = []
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         lines = part.splitlines()
@@ -97,11 +117,11 @@ def _whole(lines: Sequence[str]) -> bool:
 
 
 def pattern(output: str) -> re.Pattern[str]:
-    """What the output of a page stands for."""
-    lines = [
-        r"(?:.*\n)*?" if line == "…" else r".*".join(map(re.escape, line.split("…"))) + r" *\n"
-        for line in output.splitlines()
-    ]
+    """What the output of a page stands for: a figure is an example."""
+    lines = []
+    for line in output.splitlines():
+        text = ".*".join(map(re.escape, line.split("…")))
+        lines.append(r"(?:.*\n)*?" if line == "…" else rf"{_FIGURE.sub(_ANY_FIGURE, text)} *\n")
     return re.compile("".join(lines))
 
 
@@ -114,13 +134,13 @@ class Reader:
         self._number = 0
         self.transcript = ""
 
-    async def follow(self, page: str) -> int:
-        """Type the commands of a page. Returns the number of blocks that were run."""
-        run = [block for block in blocks(page) if not block.reason]
-        for block in run:
-            for command in commands(block):
-                await self.type(command)
-        return len(run)
+    async def follow(self, page: str) -> list[str]:
+        """Type the commands of a page. Returns the output of each block that was run."""
+        return [
+            "".join([await self.type(command) for command in commands(block)])
+            for block in blocks(page)
+            if not block.reason
+        ]
 
     async def type(self, command: Command) -> str:
         """Run a command that must succeed with the output of the page. Returns its output."""
@@ -140,7 +160,7 @@ class Reader:
     async def leave(self) -> None:
         """End the shell, all servers and all programs in its background."""
         try:
-            await self._run('[ -z "$(command -v cab)" ] || cab stop --all')
+            await self._run('trap - ERR; [ -z "$(command -v cab)" ] || cab stop --all')
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -197,8 +217,8 @@ class Reader:
 
 @asynccontextmanager
 async def reading(folder: Path) -> AsyncIterator[Reader]:
-    """A reader in `folder`, who has a checkout, a CLI (a recording of Claude Code), a project in
-    ~/my/project, and an empty home."""
+    """A reader with files in `folder`: a checkout, which is the current directory, a CLI (a
+    recording of Claude Code), and a project, ~/my/project. The home has nothing else."""
     home, programs = folder / "home", folder / "bin"
     checkout(folder / "checkout")
     (home / "my/project").mkdir(parents=True)
@@ -206,6 +226,7 @@ async def reading(folder: Path) -> AsyncIterator[Reader]:
     own = installed(programs / "own")
     _program(programs / "uv", _UV.format(program=own))
     played = {"python": sys.executable, "player": replayer.__file__, "recording": EXAMPLE}
+    _program(programs / "parrot", '#!/bin/sh\necho \'{"kind": "over"}\'\n')  # of docs/adapters.md
     _program(programs / "claude", _CLAUDE.format(**played))
     env = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     env |= {"HOME": str(home), "PYTHONPATH": str(CHECKOUT)}

@@ -14,7 +14,7 @@ import pytest
 from bridge import __version__
 from tests import CHECKOUT
 from tests.support.debian import checkout
-from tests.support.pages import reading
+from tests.support.pages import INSTALLED, SERVING, blocks, reading
 
 README = CHECKOUT / "README.md"
 ORDER = (
@@ -33,7 +33,32 @@ def test_the_readme_is_short_and_in_order() -> None:
 async def test_the_commands_of_the_readme_work(tmp_path: Path) -> None:
     """Eight seconds: three servers start, and a task runs at a terminal."""
     async with reading(tmp_path) as reader:
-        assert await reader.follow(README.read_text("utf-8")) == 5
+        assert len(await reader.follow(README.read_text("utf-8"))) == 5
+
+
+PAGES = {
+    "cli.md": (2, 1, ""),
+    "mcp.md": (2, 0, ""),
+    "agents.md": (0, 0, ""),
+    "adapters.md": (1, 1, ""),
+    "backup.md": (4, 0, SERVING),
+    "deploy.md": (1, 12, SERVING),
+    "integrations.md": (0, 0, ""),
+}
+"""For each page of docs: its blocks that are run, those with a mark, and what is done before.
+tests/system/test_curl.py has protocol.md."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+async def test_the_commands_of_the_pages_work(page: str, tmp_path: Path) -> None:
+    """Up to ten seconds: servers start."""
+    run, left_out, before = PAGES[page]
+    text = (CHECKOUT / "docs" / page).read_text("utf-8")
+    assert sum(bool(block.reason) for block in blocks(text)) <= left_out
+    if run:
+        async with reading(tmp_path) as reader:
+            await reader.follow(INSTALLED + before)
+            assert len(await reader.follow(text)) >= run
 
 
 @pytest.mark.soak
