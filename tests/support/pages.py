@@ -3,8 +3,8 @@ default settings and a fresh home, and compares the output with the page.
 
 Each block of a page is `sh` (a script, which must succeed) or `console` (commands after `$ `, each
 with its output, where `…` stands for any text, and a line of its own for any lines). A command that
-ends in `&` is ready when the output of the page has appeared. A block after a mark
-`<!-- not run: REASON -->` is left out.
+ends in `&` is ready when the output of the page has appeared. The blocks between the marks
+`<!-- not run: REASON -->` and `<!-- run -->` are left out.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tests.support.terminal import Terminal
 
 WITHIN = 60.0  # seconds for each command
 _PAUSE = 0.4  # seconds from a card to the key that answers it
-_BLOCK = re.compile(
-    r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n(?:<!-- [^\n]+ -->\n|\n)*)?"
-    r"^```(?P<kind>sh|console)\n(?P<text>.*?)^```$",
+_PART = re.compile(
+    r"^(?:<!-- not run: (?P<reason>[^\n]+) -->|(?P<run><!-- run -->)"
+    r"|```(?P<kind>sh|console)\n(?P<text>.*?)^```)$",
     re.MULTILINE | re.DOTALL,
 )
 _COLUMNS = 250  # no path of a test is cut
@@ -90,9 +90,14 @@ class Command:
 
 
 def blocks(page: str) -> list[Block]:
-    """Those up to a mark `<!-- the other blocks are not run: REASON -->`."""
-    own = page.partition("<!-- the other blocks are not run: ")[0]
-    return [Block(one["kind"], one["text"], one["reason"] or "") for one in _BLOCK.finditer(own)]
+    found: list[Block] = []
+    reason = ""
+    for part in _PART.finditer(page):
+        if part["kind"]:
+            found.append(Block(part["kind"], part["text"], reason))
+        else:
+            reason = part["reason"] or ""
+    return found
 
 
 def commands(block: Block) -> list[Command]:

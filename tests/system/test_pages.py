@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from bridge import __version__
+from bridge.server.settings.load import load
 from tests import CHECKOUT
+from tests.support.cases import each
 from tests.support.debian import checkout
 from tests.support.pages import INSTALLED, SERVING, blocks, reading
 
@@ -37,7 +39,7 @@ async def test_the_commands_of_the_readme_work(tmp_path: Path) -> None:
 
 
 PAGES = {
-    "cli.md": (2, 1, ""),
+    "cli.md": (2, 10, ""),
     "mcp.md": (2, 0, ""),
     "agents.md": (0, 0, ""),
     "adapters.md": (1, 1, ""),
@@ -59,6 +61,22 @@ async def test_the_commands_of_the_pages_work(page: str, tmp_path: Path) -> None
         async with reading(tmp_path) as reader:
             await reader.follow(INSTALLED + before)
             assert len(await reader.follow(text)) >= run
+
+
+@each("page", ["agents.md", "integrations.md"])
+def test_the_settings_of_the_pages_are_accepted(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All blocks of a page in one file. tests/system/test_deploy_page.py has those of deploy.md."""
+    text = (CHECKOUT / "docs" / page).read_text("utf-8")
+    settings = "\n".join(re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    assert settings
+    for folder in ("project", "tools"):
+        (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / "config.toml").write_text(settings.replace("/home/me", str(tmp_path)))
+    monkeypatch.chdir(tmp_path / "project")
+    loaded = load({"config_file": str(tmp_path / "config.toml")})
+    assert loaded.warnings == []
 
 
 @pytest.mark.soak
