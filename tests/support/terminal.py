@@ -86,6 +86,15 @@ class Terminal:
     async def hides(self, text: str) -> None:
         await self._until(lambda: text not in "\n".join(self.lines), f"{text!r} is shown")
 
+    async def settled(self, seconds: float) -> None:
+        """Return after so long without any output, or at the end of the program."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._over:
+            before = len(self.raw)
+            await asyncio.to_thread(self._read)
+            if len(self.raw) > before:
+                end = time.monotonic() + seconds
+
     async def press(self, keys: str) -> None:
         await asyncio.to_thread(self.child.send, keys)
 
