@@ -21,11 +21,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from bridge.process import replayer
 from bridge.server.recording import EXAMPLE
 from tests import CHECKOUT
 from tests.support.cab import installed
 from tests.support.debian import checkout
+from tests.support.ordinary_user import command as as_ordinary_user
 from tests.support.own_network import PROGRAM as OWN_NETWORK
 from tests.support.terminal import Terminal
 
@@ -206,14 +209,14 @@ class Reader:
         try:
             await terminal.shows("/dev/")
             place = terminal.text.strip()
-            running = asyncio.create_task(
-                self._run(f"TERM=xterm-256color {line} < {place} > {place} 2>&1")
-            )
-            for tool in ("Edit", "Bash"):
-                await terminal.shows(f"│ Claude Code asks to use {tool}")
-                await terminal.answered("y 1 Allow", "y", _PAUSE)
-                await terminal.hides("y 1 Allow")
-            await running
+            os.chmod(place, 0o666)  # the shell may be that of another user
+            typed = f"TERM=xterm-256color {line} < {place} > {place} 2>&1"
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._run(typed))
+                for tool in ("Edit", "Bash"):
+                    await terminal.shows(f"│ Claude Code asks to use {tool}")
+                    await terminal.answered("y 1 Allow", "y", _PAUSE)
+                    await terminal.hides("y 1 Allow")
             await terminal.shows("Resume: ")
         finally:
             terminal.close()
@@ -221,9 +224,16 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(folder: Path) -> AsyncIterator[Reader]:
+async def reading(folder: Path, *, ordinary: bool = False) -> AsyncIterator[Reader]:
     """A reader with files in `folder`: a checkout, which is the current directory, a CLI (a
-    recording of Claude Code), and a project, ~/my/project. The home has nothing else."""
+    recording of Claude Code), and a project, ~/my/project. The home has nothing else. `ordinary`:
+    an ordinary user without control groups."""
+    own_network = (sys.executable, "-IS", OWN_NETWORK)
+    probe = await asyncio.create_subprocess_exec(
+        *own_network, "true", stderr=asyncio.subprocess.PIPE
+    )
+    if refusal := (await probe.communicate())[1]:
+        pytest.skip(f"this machine gives a program no network of its own: {refusal.decode()}")
     home, programs = folder / "home", folder / "bin"
     checkout(folder / "checkout")
     (home / "my/project").mkdir(parents=True)
@@ -236,8 +246,9 @@ async def reading(folder: Path) -> AsyncIterator[Reader]:
     env = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     env |= {"HOME": str(home), "PYTHONPATH": str(CHECKOUT)}
     env["PATH"] = f"{programs}:{home}/.local/bin:/usr/local/bin:/usr/bin:/bin"
+    shell = (*own_network, "bash", "--noprofile", "--norc")
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-IS", OWN_NETWORK, "bash", "--noprofile", "--norc"),
+        *(as_ordinary_user(folder, *shell) if ordinary else shell),
         cwd=folder / "checkout",
         env=env,
         stdin=asyncio.subprocess.PIPE,

@@ -32,9 +32,10 @@ def test_the_readme_is_short_and_in_order() -> None:
     assert [line[3:] for line in text.splitlines() if line.startswith("## ")] == list(ORDER)
 
 
-async def test_the_commands_of_the_readme_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ordinary", [False, True], ids=["root", "ordinary"])
+async def test_the_commands_of_the_readme_work(reachable: Path, ordinary: bool) -> None:
     """Eight seconds: three servers start, and a task runs at a terminal."""
-    async with reading(tmp_path) as reader:
+    async with reading(reachable, ordinary=ordinary) as reader:
         assert len(await reader.follow(README.read_text("utf-8"))) == 5
 
 
