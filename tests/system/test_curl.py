@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from pathlib import Path
 
 from tests import CHECKOUT
 from tests.support import programs
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Json, artifact_text, context_id, state, task_id
-from tests.support.pages import INSTALLED, SERVING, reading
+from tests.support.pages import INSTALLED, SERVING, Command, reading
 
 pytestmark = programs.needed("curl")
 WITHIN = 60.0
@@ -22,23 +21,17 @@ async def test_the_examples_with_curl_work(tmp_path: Path) -> None:
     """A server, and a process for each call: seconds."""
     async with reading(tmp_path) as reader:
         await reader.follow(INSTALLED + SERVING)
-        _, sent, _, answered, canceled, followed = await reader.follow(PAGE.read_text("utf-8"))
+        _, sent, _, *calls = await reader.follow(PAGE.read_text("utf-8"))
+        await reader.type(Command("wait $!", ""))  # for the subscription
     told = [one["result"] for one in _events(sent)]
     assert state(told[-1]) == "input-required"
-    results = [_result(one, f"{number}") for number, one in ((3, answered), (4, canceled))]
-    assert [state(one) for one in results] == ["input-required", "canceled"]
-    assert {task_id(one) for one in results} == {task_id(told[0])}
-    following = _result(followed, "5")
-    assert (state(following), context_id(following)) == ("input-required", context_id(told[0]))
-    assert task_id(following) != task_id(told[0])
-
-
-def _result(output: str, number: str) -> Json:
-    """The result of the call with this id, among the events of the subscription."""
-    found = re.search(rf'^{{"jsonrpc":"2.0","id":{number},"result":(.*)}}$', output, re.MULTILINE)
-    assert found, output
-    result: Json = json.loads(found[1])
-    return result
+    answered, canceled, followed = (json.loads(one)["result"] for one in calls)
+    assert [state(answered), state(canceled)] == ["input-required", "canceled"]
+    assert task_id(answered) == task_id(canceled) == task_id(told[0])
+    assert state(followed) == "input-required" and task_id(followed) != task_id(canceled)
+    assert context_id(followed) == context_id(told[0])
+    updates = _events((tmp_path / "home/updates").read_text("utf-8"))
+    assert state(updates[-1]["result"]) == "canceled"
 
 
 PARTS = ('{"kind":"text","text":"PROMPT"}', '{"type":"text","content":"PROMPT"}')
