@@ -166,7 +166,12 @@ VIBE = Home(
     "${VIBE_HOME:-~/.vibe}",
     ("logs/", "plans/", "vibehistory"),
     seeds=(("trusted_folders.toml", "trusted = []\nuntrusted = []\n"),),
-    sessions=("logs/session/unified/{id}/**/*",),
+    # A conversation pins the plugins with which it began (3.0.2).
+    sessions=(
+        "logs/session/unified/{id}/**/*",
+        "logs/session/plugins/data/{id}/**/*",
+        *(f"logs/session/plugins/{one}/**/*" for one in ("blobs", "manifests", "packages")),
+    ),
 )
 
 GROK = Home("GROK_HOME", "${GROK_HOME:-~/.grok}", ("sessions/",), kept=())

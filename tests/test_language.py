@@ -13,11 +13,8 @@ from pathlib import Path
 
 from tests import CHECKOUT
 from tests.support.cases import each
+from tests.support.prose import DOCUMENTS, Text, blocks
 
-DOCUMENTS = [
-    *(CHECKOUT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/suites.md")),
-    *sorted((CHECKOUT / "docs").rglob("*.md")),
-]
 PRODUCT = sorted(
     path
     for folder in ("bridge", "adapters", "scripts")
@@ -47,23 +44,6 @@ ALLOWED: set[tuple[str, str]] = set()
 MOST_ALLOWED = 10
 
 WIDTH = 100  # characters of a line in a document, except in tables and code
-
-Text = tuple[int, str]
-"""A piece of prose on one line, and the number of the line where it begins."""
-
-
-def blocks(path: Path) -> Iterator[Text]:
-    """The paragraphs, lists and table cells of a document, or the lines of a script."""
-    lines = enumerate(path.read_text("utf-8").splitlines(), 1)
-    stripped = ((number, line.strip(" #*>/-")) for number, line in lines)
-    for is_prose, group in groupby(stripped, key=lambda one: bool(one[1]) and one[1][0] != "|"):
-        pieces = list(group)
-        if is_prose:
-            yield pieces[0][0], " ".join(line for _, line in pieces)
-        else:
-            yield from (
-                (number, cell.strip()) for number, line in pieces for cell in line.split("|")
-            )
 
 
 def prose(path: Path) -> Iterator[Text]:

@@ -37,22 +37,20 @@ class Shown:
     """Paths that agents read although they lie in a private place."""
 
     what: str
-    why: str
     paths: tuple[str, ...]
 
 
 SHOWN = (
     Shown(
-        "settings of git",
-        "every command of git reads them; keep no tokens there (`insteadOf`, `extraheader`)",
+        "settings of git, which must have no tokens (`insteadOf`, `extraheader`)",
         (
             *_below("~", ".gitconfig .gitignore .gitignore_global .gitattributes .gitmessage"),
             *_below(_CONFIG, "git/config git/ignore git/attributes"),
         ),
     ),
     Shown(
+        # Tools look for them in the workspace and in each folder above it.
         "settings of editors and checkers",
-        "tools look for them in the workspace and in each folder above it",
         _below(
             "~",
             ".editorconfig .prettierrc .eslintrc .eslintrc.js .eslintrc.json .clang-format "
@@ -62,7 +60,6 @@ SHOWN = (
     ),
     Shown(
         "programs and libraries of the user",
-        "they are on PATH, or programs there need them",
         (
             *_below("~/.local", "bin lib lib64 libexec include opt"),
             *_below("~", ".nix-profile .linuxbrew .fonts .terminfo"),
@@ -73,7 +70,6 @@ SHOWN = (
     ),
     Shown(
         "Python",
-        "interpreters, environments and installed tools",
         (
             *_below("~", ".pyenv .virtualenvs .venv .venvs .local/pipx .rye/shims .rye/py"),
             *_below(_DATA, "uv/python uv/tools pipx virtualenvs pypoetry hatch/env hatch/pythons"),
@@ -82,7 +78,6 @@ SHOWN = (
     ),
     Shown(
         "Node.js",
-        "version managers, and packages that were installed for the user",
         (
             *_below("~", ".nvm .volta .fnm .nodenv .n .npm-global .npm-packages .node_modules"),
             *_below("~", ".bun .deno .yarn"),
@@ -93,7 +88,6 @@ SHOWN = (
     ),
     Shown(
         "Rust and Go",
-        "toolchains, and settings that cargo and go read in each build",
         (
             *_below("~", ".cargo/bin .cargo/env .cargo/config .cargo/config.toml .rustup"),
             *_below("~", ".goenv .gvm"),
@@ -102,7 +96,6 @@ SHOWN = (
     ),
     Shown(
         "Java, .NET and other languages",
-        "toolchains, and repositories of packages",
         (
             *_below("~", ".m2/repository .m2/wrapper .m2/toolchains.xml .gradle/caches"),
             *_below("~", ".gradle/wrapper .gradle/jdks .ivy2/cache .sdkman .jenv .jdks .konan"),
@@ -119,7 +112,6 @@ SHOWN = (
     ),
     Shown(
         "asdf and mise",
-        "version managers of all languages",
         (
             *_below("~", ".asdf .asdfrc .proto/bin .proto/shims .proto/tools"),
             *_below(_DATA, "mise/installs mise/shims mise/plugins rtx/installs rtx/shims"),
@@ -128,8 +120,8 @@ SHOWN = (
         ),
     ),
     Shown(
+        # Browsers, compilers and models that are slow to download.
         "caches that builds and tests only read",
-        "browsers, compilers and models that are slow to download",
         _below(
             _CACHE,
             "ms-playwright puppeteer Cypress selenium node node-gyp pre-commit coursier bazelisk "
@@ -137,8 +129,7 @@ SHOWN = (
         ),
     ),
     Shown(
-        "coding agents",
-        "programs of CLIs that were installed for the user, and skills that several CLIs share",
+        "programs of coding agents, and skills that several of them share",
         (
             *_below("~", ".agents/skills .claude/local .opencode/bin .kilo/bin"),
             *_below(_DATA, "claude/versions cursor-agent/versions"),

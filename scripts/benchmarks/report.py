@@ -17,13 +17,15 @@ HEAD = (
     *("measure", "unit", "target", "memory", "met", "durable", "met", "SDK", "times as good"),
     "aiohttp alone",
 )
+PAGE_HEAD = ("measure", "unit", "target", "memory", "durable", "SDK", "aiohttp alone")
 
 Result = Mapping[str, Any]
 """The content of the file that scripts/bench --json writes: see docs/performance.md."""
 
 
 class Row(NamedTuple):
-    """A line of the table. `memory` and `durable` are the targets of the two stores."""
+    """A line of the table. `memory` and `durable` are the targets of the two stores. A `detail` is
+    shown on the terminal only."""
 
     figure: str
     label: str
@@ -31,6 +33,7 @@ class Row(NamedTuple):
     more_is_better: bool = False
     memory: float | None = None
     durable: float | None = None
+    detail: bool = False
 
 
 def rows(sizes: Mapping[str, Any]) -> Iterator[Row]:
@@ -41,7 +44,7 @@ def rows(sizes: Mapping[str, Any]) -> Iterator[Row]:
     yield from _several(sizes)
     spin = f"this machine: {ADDITIONS:,} additions in Python, before each measure"
     yield Row("machine.median", f"{spin}: median", "ms")
-    yield Row("machine.slowest", f"{spin}: slowest", "ms")
+    yield Row("machine.slowest", f"{spin}: slowest", "ms", detail=True)
 
 
 def _one_task(sizes: Mapping[str, Any]) -> Iterator[Row]:
@@ -53,9 +56,9 @@ def _one_task(sizes: Mapping[str, Any]) -> Iterator[Row]:
     yield Row("flatness", label, "", True, 0.8, 0.8)
     yield Row("first.frame", "request to first event", "ms")
     yield Row("first.text", "request to first text", "ms")
-    yield Row("first.cli", "of that, the CLI's own start, measured alone", "ms")
-    yield Row("first.beyond_frame", "first event beyond the CLI's start", "ms")
-    yield Row("first.beyond_text", "first text beyond the CLI's start", "ms")
+    yield Row("first.cli", "of that, the CLI's own start, measured alone", "ms", detail=True)
+    yield Row("first.beyond_frame", "first event beyond the CLI's start", "ms", detail=True)
+    yield Row("first.beyond_text", "first text beyond the CLI's start", "ms", detail=True)
     yield Row("first.task", "request to first event, adapter `generic`", "ms", False, 1, 2)
     yield Row("warm.0", "first text, CLI starts in 500 ms", "ms")
     yield Row("warm.1", "the same with BRIDGE_WARM_SESSIONS=1", "ms")
@@ -74,17 +77,17 @@ def _paces(sizes: Mapping[str, Any]) -> Iterator[Row]:
         yield Row(f"{name}.cpu", f"{label}: CPU per event", "us", False, *cpu)
         yield Row(f"{name}.p50", f"{label}: latency, median", "ms", False, *p50)
         yield Row(f"{name}.p99", f"{label}: latency, 99 %", "ms", False, *p99)
-        yield Row(f"{name}.max", f"{label}: latency, longest", "ms")
+        yield Row(f"{name}.max", f"{label}: latency, longest", "ms", detail=True)
         yield Row(f"{name}.lost", f"{label}: lost, doubled or out of order", "", False, 0, 0)
 
 
 def _memory(sizes: Mapping[str, Any]) -> Iterator[Row]:
     yield Row("idle", "the idle server", "MiB", False, 55, 55)
-    yield Row("idle.helpers", "the process that starts its agents", "MiB")
+    yield Row("idle.helpers", "the process that starts its agents", "MiB", detail=True)
     for count in sizes["idle"]:
         label = f"{count} silent streaming tasks: memory of each"
         yield Row(f"idle.{count}", label, "KiB", False, 32, 32)
-        yield Row(f"idle.{count}.helpers", f"{label}, outside the server", "KiB")
+        yield Row(f"idle.{count}.helpers", f"{label}, outside the server", "KiB", detail=True)
     live = f"{sizes['live']:,} live streams"
     yield Row("live.seconds", f"{live}: until all stream", "s", False, 3, 5)
     yield Row("live.rss", f"{live}: memory of the server", "MiB", False, 130)
@@ -96,8 +99,8 @@ def _calls(sizes: Mapping[str, Any]) -> Iterator[Row]:
         ("card", "agent card", 25e3, 25e3),
         ("get", "GetTask, finished", 15e3, 5e3),
     ):
-        yield Row(f"{name}.rate", f"{label}: answers, 16 connections", "1/s", True)
-        yield Row(f"{name}.cpu", f"{label}: CPU per answer", "us")
+        yield Row(f"{name}.rate", f"{label}: answers, 16 connections", "1/s", True, detail=True)
+        yield Row(f"{name}.cpu", f"{label}: CPU per answer", "us", detail=True)
         yield Row(f"{name}.per_core", f"{label}: answers per core", "1/s", True, memory, durable)
     label = f"agent card beside {sizes['beside_rate']:,} events/s: 99 %"
     yield Row("beside.p99", label, "ms", False, 0.2, 0.2)
@@ -113,21 +116,22 @@ def _several(sizes: Mapping[str, Any]) -> Iterator[Row]:
         label = f"{count} subscriber{'s' if count > 1 else ''}"
         target = (2e6, 2e6) if count == 50 else ()
         yield Row(f"fan.{count}.rate", f"{label}: delivered in all", "events/s", True, *target)
-        yield Row(f"fan.{count}.cpu", f"{label}: CPU per delivered event", "us")
+        yield Row(f"fan.{count}.cpu", f"{label}: CPU per delivered event", "us", detail=True)
         yield Row(f"fan.{count}.p99", f"{label} at 200/s: latency, 99 %", "ms")
     yield Row("late.lost", "5 late subscribers: lost", "", False, 0, 0)
     yield Row("late.doubled", "5 late subscribers: doubled", "", False, 0, 0)
     yield Row("late.disordered", "5 late subscribers: out of order", "", False, 0, 0)
     reader = "a reader that does not read"
     yield Row("slow.growth", f"{reader}: memory it costs", "MiB", False, 1, 1)
-    yield Row("slow.p99", f"{reader}: its neighbour's latency, 99 %", "ms")
-    yield Row("slow.p99.control", "the same beside one that reads", "ms")
-    yield Row("slow.ratio", "the former over the latter", "", False, 1.5, 1.5)
+    yield Row("slow.p99", f"{reader}: its neighbour's latency, 99 %", "ms", detail=True)
+    yield Row("slow.p99.control", "the same beside one that reads", "ms", detail=True)
+    label = f"{reader}: its neighbour's latency, 99 %, over that beside one that reads"
+    yield Row("slow.ratio", label, "", False, 1.5, 1.5)
     yield Row("slow.faults", f"{reader}: lost or doubled when it reads on", "", False, 0, 0)
-    yield Row("slow.resumed", "how often it had to resume", "")
+    yield Row("slow.resumed", "how often it had to resume", "", detail=True)
     canceled = f"cancel beside {sizes['cancel_beside']} others, until no process is left"
     yield Row("cancel.median", f"{canceled}: median", "ms", False, 100, 100)
-    yield Row("cancel.max", f"{canceled}: longest", "ms")
+    yield Row("cancel.max", f"{canceled}: longest", "ms", detail=True)
 
 
 # --- cells ----------------------------------------------------------------------------------------
@@ -152,6 +156,19 @@ def format_row(row: Row, runs: Sequence[Mapping[str, Any]]) -> tuple[str, ...] |
     ratios = "" if ratios == " / " else ratios
     ours = (memory, met[0], durable, met[1])
     return row.label, row.unit, _targets(row), *ours, sdk, ratios, alone
+
+
+def _page_rows(result: Result) -> Iterator[tuple[str, ...]]:
+    """The medians, without details. A median that misses its target is bold."""
+    for row in rows(result["sizes"]["bridge"]):
+        figures = [_figures(result["runs"], target, row.figure) for target in TARGETS]
+        if row.detail or not any(figures):
+            continue
+        medians = [number(statistics.median(one.values())) if one else "" for one in figures]
+        for place, target in enumerate((row.memory, row.durable)):
+            if _met(row, target, figures[place]) == "no":
+                medians[place] = f"**{medians[place]}**"
+        yield row.label, row.unit, _targets(row), *medians
 
 
 def _figures(runs: Sequence[Mapping[str, Any]], target: str, figure: str) -> dict[int, float]:
@@ -214,9 +231,8 @@ def text(result: Result) -> str:
 
 def markdown(result: Result) -> str:
     """The text between the marks of docs/performance.md."""
-    head, *lines = table(result)
-    ruler = ["---", "---", *["---:"] * (len(head) - 2)]
-    shown = [f"| {' | '.join(line)} |" for line in (head, ruler, *lines)]
+    ruler = ["---", "---", *["---:"] * (len(PAGE_HEAD) - 2)]
+    shown = [f"| {' | '.join(line)} |" for line in (PAGE_HEAD, ruler, *_page_rows(result))]
     notes = [textwrap.fill(f"* {note}", WIDTH, subsequent_indent="  ") for note in _notes(result)]
     return "\n".join([textwrap.fill(_machine(result), WIDTH), "", *shown, "", *notes, ""])
 
@@ -232,7 +248,7 @@ def _machine(result: Result) -> str:
     machine, versions = result["machine"], result["versions"]
     count = len(result["runs"])
     return (
-        f"{result['date']}, {count} run{'s' if count > 1 else ''}: min / **median** / max. "
+        f"{result['date']}, {count} run{'s' if count > 1 else ''}, medians. "
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_mib']:,} MiB, "
         f"Linux {machine['kernel']}, {machine['file_system']}, Python {versions['python']}, "
         f"bridge {versions['bridge']} ({versions['revision']}), "

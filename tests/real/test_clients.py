@@ -148,7 +148,7 @@ async def test_a_recorded_task_of_claude_code_is_readable(
         assert "{" not in "".join(shown).replace('f"Hello, {name}', "")
     if client.name == "gemini":
         assert sum(map(len, shown)) <= 1300
-        talk = "\n\n".join(f"> {a}\n\n{b}" for a, b in zip(prompts, shown, strict=True))
+        talk = f"> {prompts[0]}\n\n{asked}"
         assert f"```\n{talk}\n```" in DOCUMENT.read_text("utf-8"), talk
 
 

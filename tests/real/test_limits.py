@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cli_row import Cli
 from tests.support.client import Json, state
-from tests.support.real_claude_code import claude_code, reason, script
+from tests.support.real_claude_code import bash, claude_code, reason, script
 from tests.support.real_clis import CLIS, CODEX, each, serving
 
 pytestmark = pytest.mark.real
@@ -95,12 +95,15 @@ async def test_a_limit_has_its_reason_and_no_invented_time(
 
 @pytest.mark.soak
 async def test_claude_agent_acp_with_a_subscription(tmp_path: Path) -> None:
+    """It tells the time only after a message of the model in the same turn (0.101)."""
     headers = {f"anthropic-ratelimit-unified-{name}": one for name, one in UNIFIED.items()}
     login = {"ANTHROPIC_API_KEY": "", "CLAUDE_CODE_OAUTH_TOKEN": "sk-ant-oat01-x"}
     async with serving(by_name("claude-agent-acp"), tmp_path, **login) as real:
-        items = await real.client().collect(script("limit", {"error": 429, "headers": headers}))
-        assert (state(items[-1]), reason(items[-1])) == ("failed", "rate-limit")
-        assert facts(items[-1])["result"] == {"retryAt": AT}
+        limit = {"error": 429, "headers": headers}
+        for steps, wanted in (((limit,), None), ((bash("echo hi"), limit), {"retryAt": AT})):
+            items = await real.client().collect(script("limit", *steps))
+            assert (state(items[-1]), reason(items[-1])) == ("failed", "rate-limit")
+            assert facts(items[-1]).get("result") == wanted
 
 
 @pytest.mark.soak

@@ -1,4 +1,4 @@
-"""A Redis client of another language: the program of docs/bindings.md with ioredis."""
+"""A Redis client of another language: docs/examples/redis.mjs with ioredis."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def test_ioredis_gets_a_stream(broker: RedisBroker, workspace: Path) -> No
     broker.kill()
     broker.start("--port", str(port), "--bind", "127.0.0.1")
     assert (FOLDER / "node_modules/ioredis").exists(), "run scripts/install"
-    program = PAGE.partition("<!-- redis-node -->\n```javascript\n")[2].partition("```")[0]
+    program = (CHECKOUT / "docs/examples/redis.mjs").read_text("utf-8")
     alice = PAGE.partition("<!-- acl -->\n```text\n")[2].splitlines()[0]
     async with broker.client() as admin:
         await admin.execute_command(*alice.replace("PASSWORD", "word").split())

@@ -1,5 +1,5 @@
-"""WebSocket clients of other people: the programs of docs/bindings.md with `websockets` of Python
-and with `ws` of npm."""
+"""WebSocket clients of other people: docs/examples/websocket.py with `websockets`, and
+websocket.mjs with `ws` of npm."""
 
 from __future__ import annotations
 
@@ -13,19 +13,13 @@ from tests import CHECKOUT
 from tests.support.served import serving
 
 pytestmark = [pytest.mark.real, pytest.mark.soak]
-PAGE = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
+EXAMPLES = CHECKOUT / "docs/examples"
 PYTHON = CHECKOUT / ".venvs/a2a-sdk-v1/bin/python"
 FOLDER = CHECKOUT / "tests/clients/js-v1"
 SECRET = "secret" * 4
 TOKENS = {"alice": Token(hash=f"sha256:{digest(SECRET).hex()}")}
 WITHIN = 60.0  # seconds
 LARGE = "'text ' + 2**21 * 'x'"  # for a frame above 1 MiB: the task has the message
-
-
-def block(name: str, language: str) -> str:
-    found = PAGE.partition(f"<!-- {name} -->\n```{language}\n")[2].partition("```")[0]
-    assert found
-    return found
 
 
 async def output(*command: str, cwd: Path | None = None) -> tuple[int | None, str, str]:
@@ -38,7 +32,7 @@ async def output(*command: str, cwd: Path | None = None) -> tuple[int | None, st
 
 
 async def test_websockets_gets_a_stream_and_limits_frames_by_default(workspace: Path) -> None:
-    code = block("websockets", "python")
+    code = (EXAMPLES / "websocket.py").read_text("utf-8")
     large = code.replace("*sys.argv[1:]", f"*sys.argv[1:3], {LARGE}")
     assert large != code
     async with serving(workspace, bridge_websocket=True, tokens=TOKENS) as server:
@@ -56,7 +50,7 @@ async def test_websockets_gets_a_stream_and_limits_frames_by_default(workspace: 
 
 async def test_ws_gets_a_stream_with_a_large_frame(workspace: Path) -> None:
     assert (FOLDER / "node_modules/ws").exists(), "run scripts/install"
-    code = block("ws", "js")
+    code = (EXAMPLES / "websocket.mjs").read_text("utf-8")
     large = code.replace("{ text }", '{ text: text + "x".repeat(2 ** 21) }')
     async with serving(workspace, bridge_websocket=True, tokens=TOKENS) as server:
         argv = (server.url, SECRET, "text hi")

@@ -2,9 +2,9 @@
 
     python -m tests.support.documents
 
-writes the table into docs/security.md. tests/component/sandbox/test_confine.py lets
-tests/support/hostile_cli.py try every row behind a real server, and fails where it is not as it
-stands here.
+writes the tables into docs/security.md and docs/evidence/security.md.
+tests/component/sandbox/test_confine.py lets tests/support/hostile_cli.py try every attempt behind a
+real server, and fails where the outcome is not the one here.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ PROFILES = ("none", "landlock", "bwrap")
 SHAPES = ("root", "user")  # of the server; an ordinary user has no control groups
 WORDS = {
     "yes": "**yes**",
-    "no": "no",
-    "own": "only for itself",
+    "root": "**as root**",
     "ended": "until its task ends",
+    "own": "only for itself",
+    "no": "no",
 }
+"""The outcomes in the table, the worst one first."""
 EXPECTED: dict[str, tuple[str, ...]] = {
     name: tuple(cells.split())
     for name, cells in {
@@ -206,18 +208,25 @@ def works(name: str, profile: str, shape: str) -> bool | None:
     """Whether the attempt is expected to work; None if that depends on the machine."""
     if profile == "none" and name in DEPENDS:
         return None
-    return _word(EXPECTED[name][PROFILES.index(profile)], shape) != "no"
+    word = EXPECTED[name][PROFILES.index(profile)]
+    return word != "no" and (word != "root" or shape == "root")
 
 
-def _word(word: str, shape: str) -> str:
-    return ("yes" if shape == "root" else "no") if word == "root" else word
-
-
-def table() -> str:
-    """A column for each profile and shape."""
-    columns = [f"{profile}, {shape}" for profile in PROFILES for shape in SHAPES]
-    lines = [f"| it tries to | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
+def table(succeeds: bool) -> str:
+    """The attempts by their outcomes in the profiles, the worst outcome first. `succeeds`: those
+    that succeed in a sandbox; otherwise those that fail there."""
+    rows: dict[tuple[str, ...], list[str]] = {}
     for name, cells in EXPECTED.items():
-        words = [WORDS[_word(cell, shape)] for cell in cells for shape in SHAPES]
-        lines.append(f"| {name.replace('-', ' ')} | {' | '.join(words)} |")
+        if ({*cells[1:]} != {"no"}) == succeeds:
+            rows.setdefault(cells, []).append(name.replace("-", " "))
+    lines = [f"| {' | '.join(PROFILES)} | attempts |", f"|{'---|' * len(PROFILES)}---|"]
+    for cells in sorted(rows, key=_severity):
+        words = [WORDS[one] for one in cells]
+        lines.append(f"| {' | '.join(words)} | {'; '.join(rows[cells])} |")
     return "\n".join(lines) + "\n"
+
+
+def _severity(cells: tuple[str, ...]) -> list[int]:
+    """Smaller for a worse outcome: first in a sandbox, then without."""
+    outside, *inside = (list(WORDS).index(one) for one in cells)
+    return [*inside, outside]

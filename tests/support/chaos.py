@@ -60,7 +60,7 @@ RUN_WITHIN = 120.0  # seconds for one run; a start of a server took 15 s on a bu
 GRACE = 1.0  # seconds from SIGTERM to SIGKILL, in these servers
 GONE_WITHIN = GRACE + 1.0  # seconds from the reply to a cancel
 ENDS_WITHIN = 5.0  # seconds from the death of a CLI, or from a restart, to a terminal state
-REPORT = CHECKOUT / "docs" / "reliability.md"
+REPORT = CHECKOUT / "docs/evidence/reliability.md"
 CHAOS, LOAD = "chaos", "load"  # the blocks of the report
 GONE = (ClientError, ConnectionError, TimeoutError, asyncio.IncompleteReadError)
 
@@ -565,7 +565,7 @@ async def silence(world: World) -> int:
 KINDS = ("group", "own-group", "session", "daemon", "nohup", "talks")
 
 
-@scenario("F4", "children of all kinds, deaf to SIGTERM; then a cancel, an end, a kill", weight=2)
+@scenario("F4", "children that ignore SIGTERM, of all kinds; a cancel, an end, a kill", weight=2)
 async def children(world: World) -> int:
     await world.start()
     chance = world.random
@@ -1284,7 +1284,7 @@ def machine() -> str:
 
 
 def write_report(block: str, text: str) -> None:
-    """Put it between the marks of docs/reliability.md."""
+    """Put it between the marks of docs/evidence/reliability.md."""
     begin, end = f"<!-- {block} -->\n", f"<!-- /{block} -->"
     before, _, rest = REPORT.read_text("utf-8").partition(begin)
     after = rest.partition(end)[2]
@@ -1298,7 +1298,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="faults (F9) or scenarios, by commas")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="worlds at once (2)")
-    parser.add_argument("--write", action="store_true", help="into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="into docs/evidence/reliability.md")
     parser.add_argument("--load", action="store_true", help="no faults, but many agents")
     given = parser.parse_args()
     command = " ".join(["scripts/chaos", *(a for a in sys.argv[1:] if a != "--write")])

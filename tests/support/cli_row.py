@@ -25,7 +25,7 @@ for folder in FOLDERS:
     pinned = json.loads((folder / "package.json").read_text("utf-8"))
     for kind in KINDS:
         VERSIONS |= pinned.get(kind, {})
-KEY = "a-key-that-is-not-secret"  # copilot blots out the value wherever it occurs in what it says
+KEY = "a-key-that-is-not-secret"  # no common word: copilot redacts it in all of its output
 
 
 def nothing(url: str, home: Path) -> None:

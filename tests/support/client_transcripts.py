@@ -1,11 +1,13 @@
-"""The transcripts of docs/cli.md: each command runs against a real server that plays a recording
-of Claude Code. `python -m tests.support.client_transcripts` writes them."""
+"""The transcripts of the client in the documents: each command runs against a real server that
+plays a recording of Claude Code. `python -m tests.support.client_transcripts` writes them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +19,8 @@ from tests.support.bridge_process import BridgeProcess, bridge
 from tests.support.cab import COMMAND, Cab
 from tests.support.terminal import Terminal
 
-DOCUMENT = CHECKOUT / "docs/cli.md"
+DOCUMENTS = (CHECKOUT / "docs/cli.md", CHECKOUT / "docs/evidence/cli-transcripts.md")
+"""In the order in which one reader reads them."""
 FOLDER, STATE, ADDRESS = (
     "/work/hello",
     "~/.local/state/coding-agent-bridge/41242",
@@ -131,7 +134,8 @@ class Reader:
 
 @asynccontextmanager
 async def reading(folder: Path) -> AsyncIterator[Reader]:
-    """A reader with a running server in `folder`."""
+    """A reader with a running server in `folder`. The program is on PATH, so that printed commands
+    have its short name."""
     workspace = folder / "hello"
     workspace.mkdir()
     state = str(folder / "state")
@@ -142,12 +146,14 @@ async def reading(folder: Path) -> AsyncIterator[Reader]:
     }
     settings["BRIDGE_REPLAY_SPEED"] = "50"
     async with bridge(workspace, **settings) as server:
-        yield Reader(Cab(workspace, folder / "home", BRIDGE_STATE_DIR=state), server)
+        installed = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        cab = Cab(workspace, folder / "home", BRIDGE_STATE_DIR=state, PATH=installed)
+        yield Reader(cab, server)
 
 
 async def with_transcripts(page: str, reader: Reader) -> str:
-    """`page` with today's output of its commands."""
-    for block in _BLOCK.findall(page):
+    """`page` with today's output of the commands below the heading *Transcripts*."""
+    for block in _BLOCK.findall(page.partition("\n## Transcripts\n")[2]):
         page = page.replace(block, await reader.transcript(block))
     return page
 
@@ -155,8 +161,9 @@ async def with_transcripts(page: str, reader: Reader) -> str:
 async def _write() -> None:
     with tempfile.TemporaryDirectory() as folder:
         async with reading(Path(folder)) as reader:
-            text = await with_transcripts(DOCUMENT.read_text("utf-8"), reader)
-    DOCUMENT.write_text(text, "utf-8")
+            for document in DOCUMENTS:
+                text = await with_transcripts(document.read_text("utf-8"), reader)
+                document.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,12 @@ NEEDS: Mapping[str, Sequence[str]] = {
         "~/.local/state/kilo-sandbox-policy/",
         "~/.cache/kilo/",
     ),
+    "kimi": ("~/.kimi-code/",),
+    "vibe": ("~/.vibe/",),
+    "grok": ("~/.grok/",),
+    "hermes": ("~/.hermes/",),
+    "openhands": ("~/.openhands/", "/dev/pts"),
+    "deepagents": ("~/.deepagents/",),
     "aider": ("~/.aider/", "/dev/pts"),
 }
 # They talk to themselves over a TCP port of their own, which nobody knows beforehand.

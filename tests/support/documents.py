@@ -32,6 +32,7 @@ CLIENTS = CHECKOUT / "docs/integrations.md"
 MCP = CHECKOUT / "docs/mcp.md"
 METRICS = CHECKOUT / "docs/observability.md"
 SECURITY = CHECKOUT / "docs/security.md"
+ATTEMPTS = CHECKOUT / "docs/evidence/security.md"
 CALLS = CHECKOUT / "docs/evidence/system-calls.md"
 DEPLOY = CHECKOUT / "docs/deploy.md"
 ENV_EXAMPLE = CHECKOUT / ".env.example"
@@ -121,17 +122,22 @@ def with_version(deploy: str) -> str:
 
 
 def with_blast_radius(security: str) -> str:
-    """`security` with the generated tables: the attempts of a hostile CLI, and the paths of the
-    home that agents read."""
-    return _with(security, {"blast radius": blast_radius.table(), "shown": shown_paths()})
+    """`security` with the generated tables: the attempts of a hostile CLI that succeed, and the
+    paths of the home that agents read."""
+    return _with(security, {"blast radius": blast_radius.table(True), "shown": shown_paths()})
+
+
+def with_attempts(evidence: str) -> str:
+    """`evidence` with the attempts of a hostile CLI that fail in a sandbox."""
+    return _with(evidence, {"blast radius": blast_radius.table(False)})
 
 
 def shown_paths() -> str:
     """The table of the private paths that agents read."""
-    lines = ["| shown | reason | paths |", "|---|---|---|"]
+    lines = ["| shown | paths |", "|---|---|"]
     for row in SHOWN:
         paths = ", ".join(f"`{resolve(one, {'HOME': '~'})}`" for one in row.paths)
-        lines.append(f"| {row.what} | {row.why} | {paths} |")
+        lines.append(f"| {row.what} | {paths} |")
     return "\n".join(lines) + "\n"
 
 
@@ -183,6 +189,7 @@ if __name__ == "__main__":
     MCP.write_text(with_mcp(MCP.read_text("utf-8")), "utf-8")
     CLIENTS.write_text(with_clients(CLIENTS.read_text("utf-8")), "utf-8")
     SECURITY.write_text(with_blast_radius(SECURITY.read_text("utf-8")), "utf-8")
+    ATTEMPTS.write_text(with_attempts(ATTEMPTS.read_text("utf-8")), "utf-8")
     CALLS.write_text(with_calls(CALLS.read_text("utf-8")), "utf-8")
     DEPLOY.write_text(with_version(DEPLOY.read_text("utf-8")), "utf-8")
     page = client_compliance.PAGE

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import psutil
+
 WITHIN = 60.0  # seconds that any one wait may take
 
 
@@ -92,3 +94,10 @@ async def listening() -> AsyncIterator[Liveness]:
         await live.close()
         await server.wait_closed()
         shutil.rmtree(directory)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs. A zombie has ended, and its parent may not have reaped it yet."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False

@@ -173,6 +173,6 @@ async def _peak(server: psutil.Process, peaks: list[float]) -> None:
 
 
 async def table() -> str:
-    """The loads that docs/reliability.md shows."""
+    """The loads that docs/evidence/reliability.md shows."""
     rows = [(await run(tasks, rate)).row for tasks, rate in ((200, 10), (1000, 1))]
     return "\n".join([HEAD, *rows])

@@ -13,12 +13,12 @@ from tests.support.real_clis import CLIS
 
 SCENARIOS = {
     "stream": "text arrives as a stream",
-    "tool": "a command runs, and updates show the command and its output",
-    "allow": "the agent asks for a permission and the client allows it",
-    "deny": "the agent asks for a permission and the client denies it",
+    "tool": "updates show a command and its output",
+    "allow": "the client allows a permission that the agent asks for",
+    "deny": "the client denies a permission",
     "cancel asked": "a cancel while a question is open",
     "cancel running": "a cancel while a command runs, and no process remains",
-    "after a cancel": "a conversation resumes after a cancel, even after one of its first turn",
+    "after a cancel": "a conversation resumes after a cancel, also of its first turn",
     "two turns": "two turns in one session and one process",
     "resume": "a conversation resumes in a new process of a new server",
     "model error": "an error of the model fails the task with its reason",

@@ -4,7 +4,6 @@ as their agent, and queries for their tasks."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -71,13 +70,18 @@ async def kill(server: BridgeProcess) -> None:
 
 
 async def finished(client: Client, task_id: str) -> Json:
-    """The task, once it has ended."""
+    """The task, once it has ended; also if its database is away at first."""
     async with asyncio.timeout(WITHIN):
-        with contextlib.suppress(RpcError):  # it has ended already
-            async with client.subscribe(task_id) as items:
-                async for _ in items:
-                    pass
-    return await client.get(task_id)
+        while True:
+            try:
+                async with client.subscribe(task_id) as items:
+                    async for _ in items:
+                        pass
+            except RpcError as error:  # it has ended already, or cannot be read now
+                if error.error["data"][0]["reason"] == "UNAVAILABLE":
+                    await asyncio.sleep(0.05)
+                    continue
+            return await client.get(task_id)
 
 
 async def asking(client: Client, task_id: str) -> Json:

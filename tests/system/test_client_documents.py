@@ -1,4 +1,4 @@
-"""The transcripts of docs/cli.md are those of today's commands."""
+"""The transcripts of the client in the documents are those of today's commands."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import pytest
 
 from bridge.cli.client.arguments import BUILDERS
 from tests.support import client_compliance
-from tests.support.client_transcripts import DOCUMENT, reading, with_transcripts
+from tests.support.client_transcripts import DOCUMENTS, reading, with_transcripts
 from tests.support.documents import with_compliance
 
 
 @pytest.mark.soak
 async def test_each_transcript_is_what_its_command_prints(tmp_path: Path) -> None:
     """Six seconds: forty commands, three of them at a terminal."""
-    page = DOCUMENT.read_text("utf-8")
     async with reading(tmp_path) as reader:
-        assert await with_transcripts(page, reader) == page
+        for document in DOCUMENTS:
+            page = document.read_text("utf-8")
+            assert await with_transcripts(page, reader) == page
 
 
 def test_each_command_has_a_transcript() -> None:
-    page = DOCUMENT.read_text("utf-8")
+    page = "".join(document.read_text("utf-8") for document in DOCUMENTS)
     own = set(BUILDERS) - {"mcp"}  # docs/mcp.md has it
     assert [word for word in sorted(own) if f"\n$ cab {word}" not in page] == []
 

@@ -18,9 +18,18 @@ from bridge.server.settings.root import VARIABLES
 from tests import CHECKOUT
 from tests.support import documents, pictures
 from tests.support.bridge_process import bridge as bridge_process
+from tests.support.cases import each
 from tests.support.client import Client, artifact_text, context_id, said
+from tests.support.hostile_cli import ATTEMPTS
 from tests.support.terminal import Terminal
 
+LONGEST = {
+    "security.md": 5500,
+    "evidence/security.md": 2500,
+    "reliability.md": 1300,
+    "agents.md": 1300,
+}
+"""Words of a page."""
 DEMO = (sys.executable, str(CHECKOUT / "scripts/demo.py"))
 REWRITE = "run: python -m tests.support.documents"
 
@@ -92,8 +101,26 @@ def test_the_walk_through_names_only_functions_that_exist() -> None:
 
 
 def test_the_blast_radius_is_the_one_that_was_measured() -> None:
-    page = (CHECKOUT / "docs/security.md").read_text("utf-8")
+    page = documents.SECURITY.read_text("utf-8")
     assert documents.with_blast_radius(page) == page, REWRITE
+    failed = documents.ATTEMPTS.read_text("utf-8")
+    assert documents.with_attempts(failed) == failed, REWRITE
+    cells = re.findall(r"[a-z0-9 ]+", f"{page}\n{failed}")
+    missing = {name.replace("-", " ") for name in ATTEMPTS} - {one.strip() for one in cells}
+    assert not missing
+
+
+@each("page", LONGEST)
+def test_a_page_is_short(page: str) -> None:
+    text = (CHECKOUT / "docs" / page).read_text("utf-8")
+    assert len(text.split()) <= LONGEST[page]
+
+
+def test_the_page_of_security_begins_with_a_page_for_operators() -> None:
+    page = documents.SECURITY.read_text("utf-8")
+    first, _, rest = page.partition("\n## Callers\n")
+    assert "## For operators" in first and rest
+    assert len(first.split()) <= 800
 
 
 async def test_the_adapter_of_the_documents_works(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ REPLAY = {"AGENT_ADAPTER": "replay"}
 
 @pytest.fixture
 async def cab(workspace: Path) -> AsyncIterator[Cab]:
-    """Commands in a project of a user who has no server yet. All servers end with the test."""
+    """The commands of a user in a project. No server runs at first; all end with the test."""
     found = Cab(workspace, workspace.parent / "home", **REPLAY)
     found.home.mkdir(exist_ok=True)
     yield found

@@ -222,9 +222,11 @@ def test_wrong_settings_end_before_the_first_frame(workspace: Path, wrong: list[
 @pytest.mark.parametrize("language", ["python", "node"])
 def test_the_clients_of_the_documents(workspace: Path, language: str) -> None:
     """Two starts of an interpreter."""
-    page = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
-    code = page.partition(f"<!-- stdio-{language} -->\n```")[2].partition("\n")[2]
-    code = code.partition("```")[0].replace("Describe this project.", "text hi")
+    code = (CHECKOUT / "docs/examples/stdio.js").read_text("utf-8")
+    if language == "python":
+        page = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
+        code = page.partition("<!-- stdio-python -->\n```python\n")[2].partition("```")[0]
+    code = code.replace("Describe this project.", "text hi")
     shown = '["coding-agent-bridge", "stdio", "--a2a-version", "1.0"]'
     assert shown in code
     code = code.replace(shown, json.dumps(SERVE))

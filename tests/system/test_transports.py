@@ -16,6 +16,7 @@ from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client
 
 PAGE = (CHECKOUT / "docs/bindings.md").read_text("utf-8")
+EXAMPLES = CHECKOUT / "docs/examples"
 WITHIN = 60.0
 
 
@@ -69,7 +70,8 @@ async def test_the_clients_of_the_unix_socket_work(workspace: Path) -> None:
     async with bridge(workspace, **env):
         command = f"SOCKET='{path}'\n{block('curl', 'sh')}"
         by_curl = await output("sh", "-euc", command.replace("Describe this project.", "text hi"))
-        by_python = await output(sys.executable, "-c", block("python", "python"), path, "text hi")
+        program = str(EXAMPLES / "unix_socket.py")
+        by_python = await output(sys.executable, program, path, "text hi")
     for text in (by_curl, by_python):
         assert "hi" in text and "TASK_STATE_COMPLETED" in text
 

@@ -391,7 +391,7 @@ class Connection(web.RequestHandler):
             self._end(tcp)
 
     def _refuse(self, tcp: asyncio.Transport) -> None:
-        """Answer that there are too many connections."""
+        """Refuse the connection above the limit: with 503, or without an answer if many wait."""
         self._server.tally.refused["connections"] += 1
         if len(self._server.refused) >= REFUSED_AT_ONCE:
             self.abort()

@@ -32,7 +32,7 @@ from bridge.sandbox import mark
 from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.children import children, launchers
-from tests.support.liveness import Liveness, listening
+from tests.support.liveness import Liveness, alive, listening
 from tests.support.misbehaving import PROGRAM
 
 WITHIN = 60.0
@@ -471,7 +471,7 @@ async def test_no_descendant_survives_wherever_it_has_gone(spawn: Spawner, live:
     pids = [await live.pid(name) for name in FAMILY]
     assert all(map(psutil.pid_exists, pids))
     assert await child.stop(grace=0.1) == "killed"
-    assert not any(map(psutil.pid_exists, pids))
+    assert not any(map(alive, pids))
     await live.gone(*FAMILY)
 
 

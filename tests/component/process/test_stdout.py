@@ -25,6 +25,7 @@ from bridge.process.process_tree import leader
 from bridge.process.spawn import LAUNCHES
 from bridge.process.spool import Spool, exit_code
 from tests import CHECKOUT
+from tests.support.liveness import alive
 from tests.support.spools import Children, ended
 
 WITHIN = 60.0
@@ -241,12 +242,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             os.killpg(pid, signal.SIGKILL)
     launchers = [server.launcher for server in world.started if server.launcher]
     await until(lambda: not any(map(alive, launchers)))
-
-
-def alive(pid: int) -> bool:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    return False
 
 
 def text(first: int, last: int) -> bytes:

@@ -1,5 +1,5 @@
-"""A person approves what is shown: the text of a permission names the whole action, in the dialect
-of every CLI, and the operator's rules see all of it."""
+"""A person approves only the action that the question shows: the text of a permission names the
+whole action, in the dialect of every CLI, and the operator's rules see all of it."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def test_a_question_with_kinds_is_a_permission() -> None:
 
 
 def test_an_id_that_the_program_uses_twice_names_two_questions() -> None:
-    """Else the second click of a double click would answer a question that nobody has seen."""
+    """Else the second click of a double click would answer the next question before it is drawn."""
     one = running()
     first, second = (say(one, type="question", id="q", text=text)[0] for text in ("ls?", "rm?"))
     assert isinstance(first, Question) and isinstance(second, Question)
