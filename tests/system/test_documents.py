@@ -78,14 +78,15 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_every_script_is_named_and_can_be_run() -> None:
-    """README.md has those of `.ci/run`."""
-    pages = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md"]
-    readme, other = (set(re.findall(r"`(scripts/[\w-]+)", one.read_text("utf-8"))) for one in pages)
-    assert {"scripts/install", "scripts/check", "scripts/test"} <= readme
-    verbs = "install demo test soak check proto openapi bench chaos fuzz update-clis"
-    assert readme | other == {f"scripts/{verb}" for verb in verbs.split()}
-    for script in readme | other:
-        assert os.access(CHECKOUT / script, os.X_OK), script
+    """In README.md, which has those of `.ci/run`, in CONTRIBUTING.md or in docs."""
+    pages = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *CHECKOUT.glob("docs/**/*.md")]
+    by_page = [set(re.findall(r"\b(scripts/[\w-]+)(?![\w./-])", one.read_text())) for one in pages]
+    assert {"scripts/install", "scripts/check", "scripts/test"} <= by_page[0]
+    scripts = [path for path in (CHECKOUT / "scripts").iterdir() if os.access(path, os.X_OK)]
+    own = {f"scripts/{path.name}" for path in scripts if path.is_file()}
+    named = set().union(*by_page)
+    assert own - named == set()
+    assert {one for one in named - own if not (CHECKOUT / one).is_dir()} == set()
 
 
 def test_the_walk_through_names_only_functions_that_exist() -> None:
