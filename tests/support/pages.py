@@ -43,7 +43,7 @@ _COLUMNS = 250  # no path of a test is cut
 _FIGURE = re.compile(r"(?<= )\d+(?:\\\.\d+)?(?!\w)")  # in an escaped text
 _ANY_FIGURE = r"\\d+(?:\.\\d+)?"
 _TYPED = re.compile(r"cab (run|chat) ")
-_ENVIRONMENT = ("LANG", "LC_ALL", "SSL_CERT_FILE")
+_ENVIRONMENT = ("LANG", "LC_ALL")
 _CLAUDE = """#!/bin/sh
 case $1 in
 --version) echo "2.1.330 (Claude Code)" ;;
