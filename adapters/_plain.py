@@ -1,7 +1,7 @@
 """Prompts for CLIs that read a text with a leading `/` as a command.
 
-Run against six CLIs over ACP, and the print modes of gemini and copilot. Most of them strip a
-leading space or newline first, and join a separate block with the next one.
+Run against six CLIs over ACP. Most of them strip a leading space or newline first, and join a
+separate block with the next one.
 """
 
 from __future__ import annotations

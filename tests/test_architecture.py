@@ -768,7 +768,7 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/adapters/test_print_adapters.py": (
         "the adapters of print modes share their cases",
-        "adapter: print_mode; adapters: aider codex_exec copilot_print gemini_print opencode_run",
+        "adapter: print_mode; adapters: aider",
     ),
     "tests/unit/store/test_serialization.py": ("it is stored as JSON", "adapter: input"),
     "tests/unit/task/test_state.py": (

@@ -39,7 +39,8 @@ PATTERNS = [
         r"|tells)\s+)(who|whom|whose)\b",
     )
 ]
-ALLOWED: set[tuple[str, str]] = set()
+REFUSED = "anew lest mend nobody somebody anybody everybody whoever"
+ALLOWED: set[tuple[str, str]] = {("CONTRIBUTING.md", word) for word in REFUSED.split()}
 """(document, matching words): violations that stay, such as quotations."""
 MOST_ALLOWED = 10
 

@@ -160,7 +160,7 @@ class RunnerAdapter(Adapter):
 
 _FACTS = (
     *("title", "binary", "environment", "modes", "project_files", "always_loaded", "homes"),
-    *("writable_paths", "reads", "uses_any_port", "verified", "variables", "widths"),
+    *("writable_paths", "reads", "uses_any_port", "verified", "widths"),
 )
 """Members that are facts of the program, not of the protocol that it speaks."""
 
@@ -177,9 +177,6 @@ class PrintModeAdapter(RunnerAdapter):
 
     ignored: ClassVar[tuple[str, ...]] = ()
     """Types of lines that are dropped, as patterns: `session.*`."""
-
-    variables: ClassVar[Mapping[str, str]] = {}
-    """Set for the CLI unless the operator sets them."""
 
     lost: ClassVar[re.Pattern[str]] = re.compile(r"(?!)")
     """Text on stderr that means that the conversation to resume no longer exists. The turn then
@@ -204,7 +201,7 @@ class PrintModeAdapter(RunnerAdapter):
         self._tools: dict[str, str] = {}  # their names by the ids of their calls
         self._unknown: set[str] = set()  # calls that began without an input
         self._changed: dict[str, None] = {}  # paths, in order
-        self.denied: list[str] = []  # names of tools
+        self._denied: list[str] = []  # names of tools
         self.begin_turn()
 
     # --- for subclasses ------------------------------------------------------------------------
@@ -221,10 +218,6 @@ class PrintModeAdapter(RunnerAdapter):
         """The content of its stdin."""
         return prompt.text
 
-    def halt(self) -> None:
-        """End the CLI in the middle of its turn; heard_exit() follows."""
-        self.stop()
-
     def ended(self, status: ExitStatus) -> Said:
         """The CLI has ended without a line that ends the turn."""
         yield self.failure(status)
@@ -234,7 +227,7 @@ class PrintModeAdapter(RunnerAdapter):
     def prompt(self, prompt: Prompt) -> None:
         self._begin_turn()
         argv = (self.config.binary, *self.config.args, *self.arguments(prompt))
-        self.run(argv, self.input(prompt), env=self.unless_set(self.variables))
+        self.run(argv, self.input(prompt))
 
     def answer(self, question: Question, answer: Answer) -> None:
         """Never called: a print mode asks no questions."""
@@ -243,7 +236,7 @@ class PrintModeAdapter(RunnerAdapter):
         if self._over or not self.running:
             return False
         self._interrupted = True
-        self.halt()
+        self.stop()
         return True
 
     # --- output of the CLI -----------------------------------------------------------------------
@@ -321,7 +314,7 @@ class PrintModeAdapter(RunnerAdapter):
         self.new_block = True
         name = self._tools.get(tool_id)
         if denied:
-            self.denied.append(name or tool_id)
+            self._denied.append(name or tool_id)
         changes = () if failed else changes
         self._changed |= dict.fromkeys(change.path for change in changes)
         yield ToolResult(tool_id, output, failed, name, changes=changes)
@@ -334,7 +327,7 @@ class PrintModeAdapter(RunnerAdapter):
         if self._interrupted:
             yield INTERRUPTED
         elif isinstance(ending, Done):
-            details = {"changedFiles": list(self._changed), "denied": self.denied}
+            details = {"changedFiles": list(self._changed), "denied": self._denied}
             known = {name: one for name, one in details.items() if one}
             yield Done(ending.text, ending.summary or "".join(self.block), known or None)
         else:

@@ -32,7 +32,7 @@ from bridge.store.serialization import micros
 class Router:
     """The agents behind one address, by id; the first is the default. `skills` maps each skill to
     its agent. The keywords of `profiles` are tried in their order. `cluster`: the other servers of
-    the store."""
+    the store. `withdrawn`: agents of an earlier version that no version has any more."""
 
     def __init__(
         self,
@@ -41,8 +41,10 @@ class Router:
         skills: Mapping[str, str] | None = None,
         profiles: Mapping[str, Profile] | None = None,
         cluster: Cluster | None = None,
+        withdrawn: Sequence[str] = (),
     ) -> None:
         self._cluster = cluster
+        self._withdrawn = withdrawn
         self._managers = managers
         self._store = store
         self._skills = skills or {}
@@ -164,7 +166,25 @@ class Router:
         if owner and chosen and owner != chosen:
             text = f"this conversation is with {owner}, at this address; begin a new context"
             raise InvalidParams(text, [("metadata.bridge.agent", text)])
-        return owner or chosen or self._default, profile, bool(name)
+        agent = owner or chosen or self._default
+        context_id = message.context_id
+        if self._withdrawn and context_id and not message.task_id:
+            if not self._managers[agent].has_context(principal.id, context_id):
+                await self._refuse_withdrawn(principal, context_id)
+        return agent, profile, bool(name)
+
+    async def _refuse_withdrawn(self, principal: Principal, context_id: str) -> None:
+        """Raise InvalidParams if an agent that was withdrawn had the conversation: another agent
+        would begin a new one with this id."""
+        query = TaskQuery(agents=self._withdrawn, limit=1)
+        if not (await self._store.list(query)).heads:
+            self._withdrawn = ()  # the usual case: later messages need no read
+            return
+        page = await self._store.list(replace(query, owner=principal.id, context_id=context_id))
+        for head in page.heads:
+            agent = head.context.agent
+            text = f"this conversation was with {agent}, which was withdrawn; begin a new context"
+            raise InvalidParams(text, [("message.contextId", text)])
 
     def _named(self, wishes: Mapping[str, str], profile: Profile | None) -> str | None:
         """The agent that the client named directly, or with a skill or profile."""

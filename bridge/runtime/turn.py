@@ -221,9 +221,11 @@ class Turn:
 
     def _note(self, started: Started) -> None:
         """Record the conversation of the CLI, and its mode."""
+        session, session_id = self._lease.session, started.session_id
+        resumes = session and "resume" not in session.adapter.limitations
         # The id may become an argument of a command.
-        if started.session_id and not started.session_id.startswith("-"):
-            self._lease.remember(started.session_id, resume=True)
+        if resumes and session_id and not session_id.startswith("-"):
+            self._lease.remember(session_id, resume=True)
         if started.mode:
             self._lease.note_mode(started.mode, self._approvals)
 

@@ -16,6 +16,7 @@ from bridge.runtime.nodes.mirror import SharedTaskHandles
 from bridge.runtime.router import Router, skills_of
 from bridge.runtime.tasks import TaskManager
 from bridge.sandbox.profile import Sandbox, let_through
+from bridge.server import registry
 from bridge.server.agents.cards import SKILLS, as_skill, make_card, make_details, make_signer
 from bridge.server.agents.configured import ConfiguredAgent
 from bridge.server.agents.grpc_port import GrpcPlace
@@ -168,6 +169,7 @@ def make_root(
             skills_of(skills),
             default.settings.server.profiles,
             shared.state.cluster,
+            withdrawn=[one for one in registry.WITHDRAWN if one not in managers],
         ),
         version=version,
         skills=tuple(map(as_skill, agents[1:])),

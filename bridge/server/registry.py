@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec
@@ -25,6 +25,17 @@ GROUP = "coding_agent_bridge.adapters"
 PREFERRED = ("claude-code", "codex")
 COMMON_NAMES = ("agent", "copilot", "dcode", "goose", "grok")
 """Names that other programs also have: the server runs these only if they are configured."""
+WITHDRAWN: Mapping[str, tuple[str, str]] = {
+    "codex-exec": ("codex", "AGENT_ARGS='exec --ephemeral --skip-git-repo-check'"),
+    "copilot-print": ("copilot", "AGENT_ARGS='--silent --no-ask-user'"),
+    "gemini-print": ("gemini", "AGENT_ARGS='--output-format=text'"),
+    "opencode-run": (
+        "opencode",
+        "AGENT_ARGS='run --format=json' AGENT_OUTPUT=ndjson AGENT_TEXT_FIELD=part.text",
+    ),
+}
+"""Adapters of earlier versions for print modes: the adapter for the same program, which has the
+program's name, and the settings of `generic` for the print mode (docs/agents.md)."""
 
 
 def names() -> list[str]:
@@ -46,9 +57,22 @@ def load(name: str) -> type[Adapter]:
             return adapter
     for entry in entry_points(group=GROUP, name=name):
         return _checked(entry.load(), name)
+    refuse_withdrawn(name)
     known = names()
     hint = nearest(name, known)
     raise ConfigurationError(f"unknown adapter {name!r}; known are {', '.join(known)}.{hint}")
+
+
+def refuse_withdrawn(name: str) -> None:
+    """Raise ConfigurationError with the replacement for an adapter that was withdrawn."""
+    if name not in WITHDRAWN:
+        return
+    other, recipe = WITHDRAWN[name]
+    raise ConfigurationError(
+        f"The adapter {name} was withdrawn. Use {other}, which can ask the client, or for the "
+        f"print mode AGENT_ADAPTER=generic AGENT_BINARY={other} {recipe}: see `Print modes` in "
+        "docs/agents.md."
+    )
 
 
 def with_binary() -> Iterable[type[Adapter]]:

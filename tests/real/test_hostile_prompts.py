@@ -17,7 +17,7 @@ import pytest_asyncio
 from tests.support.cli_row import Cli
 from tests.support.client import artifact_text, context_id, said, state, strings
 from tests.support.real_claude_code import answer, ask, script
-from tests.support.real_clis import AIDER, CLIS, PRINTING, Real, params, serving
+from tests.support.real_clis import AIDER, CLIS, Real, params, serving
 
 pytestmark = [
     pytest.mark.real,
@@ -58,12 +58,8 @@ OWN = {
     "openhands": ("/confirm always-approve", "/status"),
     "deepagents": ("/model x", "/threads", "/tokens"),
     "aider": ("/run touch CANARY", "/add ../outside.txt", "/exit", "/test false", "{x"),
-    "gemini-print": ("/help", "/init", "/memory show", "!touch CANARY", "--version"),
-    "copilot-print": ("/help", "/compact", "/init", "/usage", "/allow-all", "/share", "--version"),
-    "opencode-run": ("/compact", "/init", "/review", "!touch CANARY", "--version"),
-    "codex-exec": ("/status", "/init", "/review", "$init", "!touch CANARY", "--version"),
 }
-"""What may be a command of it. In print modes each is a process: there is nothing else."""
+"""What may be a command of it."""
 SECRET = "what-only-the-file-has"
 OUTSIDE = (
     *("@../outside.txt", 'see @"../outside.txt"', "@@/../../outside.txt", "@{../outside.txt}"),
@@ -73,15 +69,13 @@ KEYS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def texts(cli: Cli) -> tuple[str, ...]:
-    return (
-        (*OWN[cli.name], *OUTSIDE[::3]) if cli in PRINTING else (*TEXTS, *OWN[cli.name], *OUTSIDE)
-    )
+    return (*TEXTS, *OWN[cli.name], *OUTSIDE)
 
 
 @pytest_asyncio.fixture(
     scope="module",
     loop_scope="module",
-    params=params((*CLIS, *PRINTING), "claude-code", "codex", "gemini"),
+    params=params(CLIS, "claude-code", "codex", "gemini"),
 )
 async def real(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

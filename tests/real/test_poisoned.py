@@ -26,9 +26,8 @@ from tests.support.cli_row import Cli, Step
 from tests.support.client import Json, context_id, said, state, task_id
 from tests.support.poisoned import LEFT_ALONE, VECTORS, Marks, Vector, plant, write
 from tests.support.real_claude_code import script, tool
-from tests.support.real_clis import CLIS, PRINTING, Real, each, serving
+from tests.support.real_clis import CLIS, Real, each, serving
 
-EVERY = (*CLIS, *PRINTING)
 BY_NAME = {vector.name: vector for vector in VECTORS}
 # One of a repository's instructions, which are read to the model and not run.
 INSTRUCTIONS = "The word of this house is heliotrope."
@@ -98,8 +97,6 @@ async def provoke(
     """Work in a repository with all of them. The marks that were left, the task, and all that the
     model was sent."""
     chosen = list(chosen)
-    if cli.name in {one.name for one in PRINTING}:
-        env |= {"AGENT_FORCE": "true"}
     workspace = folder / "workspace"
     workspace.mkdir()
     async with marks_in(folder) as marks:
@@ -131,19 +128,19 @@ def can_be_shut_out(cli: Cli, folder: Path) -> list[Vector]:
 
 @pytest.mark.real
 @pytest.mark.timeout(180)
-@each(EVERY, "claude-code", "codex")
+@each(CLIS, "claude-code", "codex")
 async def test_nothing_of_a_repository_runs(cli: Cli, tmp_path: Path) -> None:
     chosen = can_be_shut_out(cli, tmp_path / "each")
     marks, task, sent = await provoke(cli, tmp_path, chosen)
     assert marks == set()
     assert state(task) == "completed", said(task)
-    untold = ("codex", "codex-exec", "gemini", "gemini-print", "aider")
+    untold = ("codex", "gemini", "aider")
     if cli.name not in untold:  # which read no instructions in a folder that they do not trust
         assert INSTRUCTIONS in sent
 
 
 @pytest.mark.real
-@each([one for one in EVERY if adapter_of(one).always_loaded], "copilot")
+@each([one for one in CLIS if adapter_of(one).always_loaded], "copilot")
 async def test_a_repository_with_what_cannot_be_shut_out_is_refused(
     cli: Cli, tmp_path: Path
 ) -> None:
@@ -160,14 +157,14 @@ async def test_a_repository_with_what_cannot_be_shut_out_is_refused(
 
 @pytest.mark.real
 @pytest.mark.timeout(180)
-@each([one for one in EVERY if runs_in(one, alone=False)], "claude-code")
+@each([one for one in CLIS if runs_in(one, alone=False)], "claude-code")
 async def test_it_does_where_it_is_allowed(cli: Cli, tmp_path: Path) -> None:
     chosen = runs_in(cli, alone=False)
     marks, task, _ = await provoke(cli, tmp_path, chosen, AGENT_PROJECT_CONFIG="allow")
     assert marks == {one.name for one in chosen}, said(task)
 
 
-PAIRS = [(cli, one) for cli in EVERY for one in runs_in(cli, alone=True)]
+PAIRS = [(cli, one) for cli in CLIS for one in runs_in(cli, alone=True)]
 
 
 @pytest.mark.real
@@ -214,7 +211,7 @@ async def test_what_is_of_the_operators_git_is_left_alone(tmp_path: Path) -> Non
 # --- what is declared ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cli", EVERY, ids=lambda cli: cli.name)
+@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
 def test_what_a_cli_runs_is_declared(cli: Cli, tmp_path: Path) -> None:
     missing = []
     for vector in (*runs_in(cli, alone=False), *runs_in(cli, alone=True)):
@@ -246,11 +243,9 @@ OF_KILO = {"KILO_DISABLE_PROJECT_CONFIG": "1", "KILO_CONFIG_CONTENT": TEXTS}
 SWITCHES: dict[str, tuple[list[str], dict[str, str]]] = {
     "claude-code": (["--setting-sources=user", "--strict-mcp-config", "--add-dir=."], READS),
     "codex": (["-c", UNTRUSTED], {}),
-    "codex-exec": (["-c", UNTRUSTED], {}),
     "claude-agent-acp": ([], READS),
     "gemini": ([], {"GEMINI_CLI_TRUST_WORKSPACE": "false"}),
     "opencode": ([], OF_OPENCODE),
-    "opencode-run": ([], OF_OPENCODE),
     "kilo": ([], OF_KILO),
     "cline": ([], {"BUN_OPTIONS": "--config=/dev/null --env-file=/dev/null"}),
     "aider": ([], {"PYTHON_DOTENV_DISABLED": "1"}),
@@ -269,7 +264,7 @@ def launched(name: str, **config: Any) -> tuple[list[str], dict[str, str]]:
     return order["argv"], {**launch.env, **order["env"]}
 
 
-@pytest.mark.parametrize("cli", EVERY, ids=lambda cli: cli.name)
+@pytest.mark.parametrize("cli", CLIS, ids=lambda cli: cli.name)
 def test_a_cli_is_kept_from_it_by_its_own_switches(cli: Cli) -> None:
     argv, env = launched(cli.name)
     open_argv, open_env = launched(cli.name, project_config=True)

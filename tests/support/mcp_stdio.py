@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -100,14 +99,12 @@ class StdioMcp:
         async with asyncio.timeout(WITHIN):
             return await self.asked.get()
 
-    async def leave(self) -> float:
-        """Close stdin. Returns the seconds until the process ended."""
+    async def leave(self) -> None:
+        """Close stdin, and wait for the end of the process."""
         assert self.process.stdin
-        began = time.monotonic()
         self.process.stdin.close()
         async with asyncio.timeout(WITHIN):
             assert await self.process.wait() == 0
-        return time.monotonic() - began
 
     async def close(self) -> None:
         if self.process.returncode is None:

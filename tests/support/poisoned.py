@@ -18,8 +18,6 @@ from typing import Any
 Json = dict[str, Any]
 Files = Mapping[str, str | Json]
 
-OPENCODE = ("opencode", "opencode-run")
-
 
 @dataclass(frozen=True, slots=True)
 class Vector:
@@ -125,13 +123,12 @@ def of_codex() -> Iterator[Vector]:
 
 def of_gemini() -> Iterator[Vector]:
     """And of Qwen Code, which was made from it; from 0.24 on, it only runs hooks."""
-    gemini = ("gemini", "gemini-print")
-    for name, runs_in, runs_hooks in (("gemini", gemini, gemini), ("qwen", (), ("qwen",))):
+    for name, runs_in, runs_first in (("gemini", ("gemini",), ()), ("qwen", (), ("qwen",))):
         settings = f".{name}/settings.json"
         yield Vector(f"{name}-mcp", {settings: SERVER}, runs_in)
         before = "BeforeAgent" if name == "gemini" else "UserPromptSubmit"
         # Over ACP, gemini tells its hooks nothing of the beginning.
-        for event, who in ((before, runs_hooks), ("SessionStart", runs_hooks[-1:])):
+        for event, who in ((before, (name,)), ("SessionStart", runs_first)):
             yield Vector(f"{name}-{event}", {settings: hook(event, matcher="*")}, who)
         tools: Files = {
             settings: {"tools": {"discoveryCommand": "sh NAME.sh"}},
@@ -150,7 +147,7 @@ def of_gemini() -> Iterator[Vector]:
 def of_opencode() -> Iterator[Vector]:
     """And of Kilo Code, which was made from it and reads some of its files."""
     local: Json = {"mcp": {"NAME": {"type": "local", "command": ["sh", "-c", "CANARY"]}}}
-    for name, runs_in in (("opencode", OPENCODE), ("kilo", ("kilo",))):
+    for name, runs_in in (("opencode", ("opencode",)), ("kilo", ("kilo",))):
         also = ("kilo",) if name == "opencode" else ()
         yield Vector(f"{name}-mcp", {f"{name}.json": local}, (*runs_in, *also))
         plugin: Files = {f"{name}.json": {"plugin": ["./NAME.js"]}, "NAME.js": PLUGIN}
@@ -175,7 +172,7 @@ def of_opencode() -> Iterator[Vector]:
         ".opencode/x": "",
         ".kilo/x": "",
     }
-    yield Vector("npmrc", registry, (*OPENCODE, "kilo"))
+    yield Vector("npmrc", registry, ("opencode", "kilo"))
 
 
 def of_copilot() -> Iterator[Vector]:
@@ -233,7 +230,7 @@ def of_all() -> Iterator[Vector]:
         "NAME.json": {"plugin": ["./NAME.js"]},
         "NAME.js": PLUGIN,
     }
-    yield Vector("env-of-interpreters", sources, ("gemini", "gemini-print"))
+    yield Vector("env-of-interpreters", sources, ("gemini",))
     task = {"label": "x", "type": "shell", "command": "CANARY"}
     tasks = {"tasks": [{**task, "runOptions": {"runOn": "folderOpen"}}]}
     yield Vector("vscode-tasks", {".vscode/tasks.json": tasks})

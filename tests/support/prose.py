@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tests import CHECKOUT
 
+AT_THE_TOP = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")
 DOCUMENTS = [
-    *(CHECKOUT / name for name in ("README.md", "SECURITY.md", "CHANGELOG.md", "tests/suites.md")),
+    *(CHECKOUT / name for name in (*AT_THE_TOP, "tests/suites.md")),
     *sorted((CHECKOUT / "docs").rglob("*.md")),
 ]
 

@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -267,16 +267,6 @@ OVER_ACP = (
     *SOAK_CLIS,
 )
 CLIS = (CLAUDE_CODE, CODEX, *OVER_ACP, AIDER)
-IN_PRINT_MODE = {
-    "gemini": "gemini-print",
-    "copilot": "copilot-print",
-    "opencode": "opencode-run",
-    "codex": "codex-exec",
-}
-PRINTING = tuple(
-    replace(cli, name=IN_PRINT_MODE[cli.name]) for cli in CLIS if cli.name in IN_PRINT_MODE
-)
-"""The CLIs that have a print mode, with the adapters for it."""
 
 
 def each(clis: Iterable[Cli], *always: str) -> pytest.MarkDecorator:

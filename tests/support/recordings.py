@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ Json = dict[str, Any]
 
 
 RECORDINGS = sorted(FOLDER.glob("*/*.jsonl"))
+adapter_class = cache(registry.load)  # which looks into a folder each time
 
 
 def name_of(path: Path) -> str:
@@ -32,7 +34,7 @@ def adapter_of(begin: Json) -> Adapter:
     config = {**begin["config"], "lines": Lines(**begin["config"]["lines"])}
     config |= {name: tuple(config[name]) for name in ("args", "runner")}
     start = load(SessionStart, orjson.dumps(begin["start"]))
-    return registry.load(begin["adapter"])(AgentConfig(**config), start)
+    return adapter_class(begin["adapter"])(AgentConfig(**config), start)
 
 
 class Play:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -118,7 +119,7 @@ async def test_a_server_that_stays_away_is_unreachable(workspace: Path, live: Li
     async with bridge(workspace, **scripted(workspace)) as server:
         words = ("send", "--timeout", "6s", f"status on\nwait {live.path} busy", "-a", server.url)
         process = await cab.start(*words)
-        await live.pid("busy")
+        agent = await live.pid("busy")
         assert process.stdout
         first = await asyncio.wait_for(process.stdout.readline(), 20)
         await server.stop(signal.SIGKILL)
@@ -126,5 +127,7 @@ async def test_a_server_that_stays_away_is_unreachable(workspace: Path, live: Li
     done = Done(rest.status, first + rest.out, rest.err)
     assert (done.status, done.error) == (5, "A2ACLI_ERR_TIMEOUT")
     assert f"Hint: {command('task', 'get', done.field('Task'))} --wait -a " in done.err
+    os.kill(agent, signal.SIGKILL)  # the launcher keeps the port for as long as an agent lives
+    await live.gone("busy")
     gone = await cab.run("task", "list", "-a", server.url)
     assert (gone.status, gone.error) == (3, "A2ACLI_ERR_UNREACHABLE")

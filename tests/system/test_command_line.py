@@ -68,6 +68,12 @@ def test_an_unknown_adapter_is_told_which_are_known(tmp_path: Path) -> None:
         assert name in text
 
 
+def test_a_withdrawn_adapter_is_answered_with_its_replacement(tmp_path: Path) -> None:
+    text = refusal(run("--adapter", "codex-exec", cwd=tmp_path))
+    assert "The adapter codex-exec was withdrawn. Use codex, " in text
+    assert "AGENT_ADAPTER=generic AGENT_BINARY=codex AGENT_ARGS='exec " in text
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -408,6 +414,17 @@ async def test_what_was_recorded_through_the_bridge_can_be_replayed(
         assert artifact_text(again) == "once more"
         asked = await client.send("and from the beginning", contextId="c")
         assert said(asked) == "Which?"
+
+
+async def test_a_recording_goes_on_in_its_conversation(workspace: Path) -> None:
+    """The recorded CLI could resume its conversation, and says its id. The player cannot."""
+    replay: Any = {"AGENT_ADAPTER": "replay", "BRIDGE_REPLAY_SPEED": "0"}
+    async with bridge(workspace, **replay) as server, client_of(server.url) as client:
+        task = await client.send("first", contextId="c")
+        while state(task) == "input-required":
+            task = await client.send("yes", taskId=task["id"], contextId="c")
+        assert state(task) == "completed" and task["metadata"]["bridge"]["sessionId"]
+        assert state(await client.send("second", contextId="c")) in ("completed", "input-required")
 
 
 def record(tape: Path, *argv: str, stdin: bytes | None = b"") -> subprocess.CompletedProcess[bytes]:

@@ -531,20 +531,34 @@ def test_a_program_that_may_belong_to_another_user_is_run_only_if_it_is_asked_fo
 
 
 def test_a_program_with_several_adapters_is_looked_at_once(machine: Machine) -> None:
-    """By the one that can ask, unless another one is served."""
-    several = [name for name in registry.names() if registry.load(name).binary == "gemini" != name]
+    """By the one that can ask, unless another one is served. The other one is of a distribution."""
+    site = machine.folder / "site"
+    dist = site / "silent-1.dist-info"
+    dist.mkdir(parents=True)
+    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: silent\nVersion: 1\n")
+    (dist / "entry_points.txt").write_text(f"[{registry.GROUP}]\na-silent = silent:Silent\n")
+    (site / "silent.py").write_text(
+        "from bridge.adapter.print_mode import PrintModeAdapter\n"
+        "class Silent(PrintModeAdapter):\n"
+        "    name, title, binary = 'a-silent', 'Silent', 'gemini'\n"
+        "    limitations = {'questions': 'it cannot ask'}\n"
+        "    def arguments(self, prompt): return ()\n"
+    )
+    path, doctor = f"{site}:{CHECKOUT}", ("-m", "bridge", "doctor", "--json")
     machine.gemini()
-    env = {"AGENT_ADAPTER": "replay"}
-    _, report = machine.examined(**env)
+    report = json.loads(machine.run(*doctor, PYTHONPATH=path, AGENT_ADAPTER="replay").stdout)
     assert the(report, "handshake", "gemini")["status"] == "ok"
     like = {one["id"]: one["like"] for one in report["agents"]}
-    assert like["gemini"] is None
-    for name in several:
-        assert like[name] == "gemini"
-        assert statuses(report, name) == {"program": "note"}
-    _, report = machine.examined(AGENT_ADAPTER=several[0])
+    assert (like["gemini"], like["a-silent"]) == (None, "gemini")
+    assert statuses(report, "a-silent") == {"program": "note"}
+    report = json.loads(machine.run(*doctor, AGENT_ADAPTER="a-silent").stdout)
     like = {one["id"]: one["like"] for one in report["agents"]}
-    assert (like[several[0]], like["gemini"]) == (None, several[0])
+    assert (like["a-silent"], like["gemini"]) == (None, "a-silent")
+
+
+def test_a_withdrawn_adapter_is_answered_with_its_replacement(machine: Machine) -> None:
+    done = machine.command("doctor", "--agent", "codex-exec")
+    assert "codex-exec was withdrawn. Use codex, " in done.stderr
 
 
 def test_the_settings_of_one_cli_are_not_anothers(machine: Machine) -> None:

@@ -222,9 +222,9 @@ PROGRAMS = (  # `replay` plays a recording, and starts no CLI
     Case("generic", settings={"agent_pty": True, "agent_end_pattern": "multi> $"}),
     Case("generic", settings={"agent_pty": True, "agent_approval_pattern": "sure"}),
 )
-PLAIN = ("aider", "claude-code", "codex", "codex-exec", "jsonl", "opencode-run")
+PLAIN = ("aider", "claude-code", "codex", "jsonl")
 """For these, nothing is a command where they are told their prompts."""
-EACH_RUN = ("aider", "claude-code", "codex", "codex-exec", "gemini", "jsonl")
+EACH_RUN = ("aider", "claude-code", "codex", "gemini", "generic", "jsonl")
 """One adapter of each kind. The soak tier has the others, which share their code."""
 VISIBLE = {"PATH": os.environ["PATH"], "HOME": "", "LANG": "C.UTF-8"}
 
@@ -409,7 +409,7 @@ async def test_in_a_sandbox_it_gains_no_privileges_and_leaves_no_core(tmp_path: 
     workspace.mkdir()
     program = str(install(workspace / "records", tmp_path / "agent"))
     env: Json = {"AGENT_BINARY": program, "BRIDGE_SANDBOX": "landlock"}
-    for name in ("jsonl", "codex-exec", "aider"):
+    for name in ("jsonl", "generic", "aider"):
         async with bridge(workspace, AGENT_ADAPTER=name, **env) as server, ClientSession() as http:
             await Client(http, server.url).send(BENIGN)
     records = [one for one in started(workspace / "records") if one["argv"] != ["--version"]]
@@ -434,7 +434,8 @@ VALUES = (
     "$(id)",
     "a\0b",
 )
-SPOKEN = [Case(name) for name in ("claude-code", "codex", "acp", "gemini-print", "aider")]
+SPOKEN = [Case(name) for name in ("claude-code", "codex", "acp", "aider")]
+SPOKEN += [Case("cursor", force=True)]
 
 
 @pytest.mark.parametrize("case", SPOKEN, ids=str)

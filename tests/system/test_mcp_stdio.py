@@ -54,7 +54,7 @@ async def test_windows_of_a_client_share_a_bridge_that_outlives_them(home: Home)
     async def agents() -> list[str]:
         async with proxy(home) as client:
             found = shown(await client.tool("list_agents"))["agents"]
-            assert await client.leave() < 10.0
+            await client.leave()
             return [root for one in found for root in one["roots"]]
 
     assert await asyncio.gather(*(agents() for _ in range(3))) == [[str(home.cwd)]] * 3

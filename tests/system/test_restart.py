@@ -713,6 +713,27 @@ async def test_no_agent_that_was_just_begun_is_taken_for_a_leftover(
         assert [(state(task), said(task)) for task in ended] == [("completed", "x")] * 4
 
 
+async def test_a_conversation_of_a_withdrawn_adapter_is_not_begun_again(each_place: Place) -> None:
+    """Another agent would not know what was said before. The id of an agent is stored, and without
+    a table it is the name of its adapter."""
+    config = each_place.workspace.parent / "agents.toml"
+    config.write_text("[agents.codex-exec]\nadapter = 'jsonl'\n")
+    async with each_place.server(CONFIG_FILE=str(config), AGENT_ADAPTER="") as (_, client):
+        old = await client.send("text x", contextId="c")
+        await client.send("text x", contextId="c")  # this server has the agent
+    refused = r"was with codex-exec, .* begin a new context"
+    async with each_place.server() as (_, client):
+        for _ in range(2):
+            with pytest.raises(RpcError, match=refused) as error:
+                await client.send("text x", contextId="c")
+            assert error.value.code == -32602
+        with pytest.raises(RpcError, match="not found"):
+            await client.send("text x", taskId=old["id"], contextId="c")
+        assert state(await client.send("text x", contextId="new")) == "completed"
+        assert state(await client.send("text x", contextId="new")) == "completed"
+        assert state(await client.send("text x")) == "completed"
+
+
 # --- clients that do not come back (BRIDGE_ON_DISCONNECT) ----------------------------------------
 
 

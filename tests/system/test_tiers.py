@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from tests import CHECKOUT
+from tests.conftest import LIMITS
 
 CASES = """
 import pytest
@@ -99,6 +101,48 @@ def other_skips(path: Path) -> Iterator[str]:
         words = ("which(", "not installed", "apt-get")
         if name.endswith("importorskip") or any(word in text for word in words):
             yield f"{path.name}:{node.lineno}"
+
+
+SHORT = re.compile(
+    r"asyncio\.timeout\((?:[0-5]|[0-5]\.\d+)\)|wait_for\(.*, (?:[0-4]|[0-4]\.\d+)\)"
+    r"|assert .*(?:monotonic\(\)|\.time\(\)) - .* <=? (?:[0-4]|[0-4]\.\d+)$"
+)
+
+
+def test_no_test_has_a_limit_near_a_second() -> None:
+    """A busy machine exceeds it. Only a wait that has to end with TimeoutError may be short."""
+    files = [path for path in CHECKOUT.glob("tests/**/*.py") if "node_modules" not in path.parts]
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in files
+        for before, line in pairwise(path.read_text("utf-8").splitlines())
+        if SHORT.search(line.partition("  #")[0]) and "(TimeoutError)" not in before
+    ]
+    assert not found, "\n".join(found)
+
+
+# --- CONTRIBUTING.md -----------------------------------------------------------------------------
+
+PAGE = CHECKOUT / "CONTRIBUTING.md"
+
+
+def test_the_page_for_contributors_is_short_and_has_the_limits() -> None:
+    text = PAGE.read_text("utf-8")
+    assert len(text.split()) <= 1500
+    rows = re.findall(r"(?m)^\| `tests/(\w+)` \|.* \| (\d+) s \|$", text)
+    assert {name: int(limit) for name, limit in rows} == LIMITS
+
+
+def test_the_page_for_contributors_names_what_exists() -> None:
+    text = PAGE.read_text("utf-8")
+    named = set(re.findall(r"\b(?:adapters|bridge|deploy|docs|scripts|tests)/[\w./-]*\w", text))
+    names = [name for name in named if not re.search("NAME|ROOM", name)]
+    assert len(names) > 30
+    assert not [name for name in names if not (CHECKOUT / name).exists()]
+    modules = re.findall(r"python -m (tests[\w.]+)", text)
+    assert all((CHECKOUT / f"{name.replace('.', '/')}.py").exists() for name in modules)
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert {"dev", "tests"} <= project["optional-dependencies"].keys()
 
 
 # --- scripts/install --system --------------------------------------------------------------------
@@ -197,6 +241,64 @@ def test_the_program_alone_needs_no_system_package(machine: Path) -> None:
     done = install(machine, "--runtime")
     assert (done.returncode, done.stderr) == (0, "")
     assert not (machine / "called").exists()
+
+
+# --- the quick installation ----------------------------------------------------------------------
+
+RECORD = '#!/bin/sh\necho "$(basename "$0") $*" >> "$(dirname "$0")/../called"\n'
+
+
+def called(folder: Path, script: str, *arguments: str) -> list[str]:
+    """The calls of a script in a checkout whose installation and tools only record their calls."""
+    (folder / "scripts").mkdir(parents=True)
+    (folder / ".venv").mkdir()
+    (folder / ".venv/bin").symlink_to(folder / "scripts")
+    (folder / "tests/unit").mkdir(parents=True)
+    (folder / "CHANGELOG.md").write_text("## \n")
+    for name in ("install", "python", "ruff", "mypy"):
+        program(folder / "scripts", name, RECORD)
+    shutil.copy(CHECKOUT / "scripts" / script, folder / "scripts")
+    subprocess.run([folder / "scripts" / script, *arguments], check=True, timeout=60)
+    return (folder / "called").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("call", "installation"),
+    [
+        (["check"], "install --quick"),
+        (["check", "--fix"], "install --quick"),
+        (["test", "--tier", "unit"], "install --quick"),
+        (["test", "--tier", "unit", "--quick"], "install --quick"),
+        (["test", "--quick"], "install --packages"),
+        (["test"], "install "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_script_installs_only_what_it_needs(
+    tmp_path: Path, call: list[str], installation: str
+) -> None:
+    first, *then = called(tmp_path / "checkout", *call)
+    assert first == installation
+    assert then
+
+
+def test_the_unit_tier_needs_no_program_and_no_package_of_another_tier() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    names = [re.split(r"[^\w-]", line)[0].replace("-", "_") for line in extras["tests"]]
+    packages = [name for name in names if name != "coding_agent_bridge"]
+    assert packages == ["grpcio_tools", "mfusepy", "schemathesis"]
+    words = (r"import.*\bprograms\b", "promtool", r"scripts/proto\b", r"\.venvs", "grpc_tools")
+    pattern = re.compile("|".join((*words, "jsonschema_rs", *packages)))
+    files = sorted((CHECKOUT / "tests/unit").rglob("test_*.py"))
+    assert len(files) > 50
+    wrong = [
+        f"{path.name}: {line}"
+        for path in files
+        for line in path.read_text("utf-8").splitlines()
+        if pattern.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 # --- scripts/test --tier --------------------------------------------------------------------------

@@ -208,6 +208,7 @@ def named(loaded: Loaded, name: str) -> Candidate:
         return _of(name, settings.for_agent(name))
     known = [*agents, *registry.names()]
     if name not in known and ":" not in name:
+        registry.refuse_withdrawn(name)
         text = f"unknown agent or adapter {name!r}; known are {', '.join(known)}."
         raise ConfigurationError(text + nearest(name, known))
     if not agents and settings.agent.adapter in (None, name):

@@ -54,11 +54,15 @@ class ContextStarts:
         )
 
     def check(self, start: SessionStart, options: Options, principal: Principal) -> None:
-        """The principal may use the directory of a known context, and the agent can change those
-        options that are not its own."""
+        """The principal may use the directory of a known context, and the agent can resume its
+        conversation and change those options that are not its own."""
         check_place(start.cwd, principal.workspaces)
         self._check_lasting(start, options)
         why = self._adapter.limitations.get("resume")
+        if why and start.resume:  # the agent had another adapter, and this one would know nothing
+            text = f"{self._adapter.name} cannot continue this conversation ({why})"
+            text = f"{text}; begin a new context"
+            raise InvalidParams(text, [("message.contextId", text)])
         for name in changed(start, options) if why else ():
             if name not in self._adapter.changes:
                 text = f"this agent keeps the {name} of a context ({why}); begin a new context"

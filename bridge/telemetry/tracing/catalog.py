@@ -41,10 +41,8 @@ PROVIDERS: Mapping[str, str] = {
     "claude-code": "anthropic",
     "claude-agent-acp": "anthropic",
     "codex": "openai",
-    "codex-exec": "openai",
     "codex-acp": "openai",
     "gemini": "gcp.gemini",
-    "gemini-print": "gcp.gemini",
 }
 """gen_ai.provider.name by adapter. Another adapter has its own name."""
 CACHE_READ = ("cacheReadTokens", "cachedReadTokens", "cachedInputTokens")

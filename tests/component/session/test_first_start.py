@@ -144,4 +144,4 @@ async def test_a_session_that_starts_nothing_lets_no_other_wait(starts: Starts) 
 def test_only_clis_that_create_a_database_have_an_order() -> None:
     all_of_them = [load(name) for name in names()]
     found = {one.name for one in all_of_them if any(home.database for home in one.homes)}
-    assert found == {"opencode", "opencode-run", "kilo"}
+    assert found == {"opencode", "kilo"}

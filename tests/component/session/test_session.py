@@ -398,13 +398,13 @@ async def test_a_cli_that_does_not_obey_the_interrupt_is_terminated_after_its_gr
 
 
 async def test_without_a_word_for_it_the_cli_is_terminated_at_once(start: Sessions) -> None:
-    session = await start("/bin/sh", "-c", "echo text a; exec sleep 1000")
+    limits = TurnLimits(interrupt_grace=1000.0)
+    session = await start("/bin/sh", "-c", "echo text a; exec sleep 1000", limits=limits)
     turn = run(session, "go")
     await turn.until(Text)
-    before = asyncio.get_running_loop().time()
     session.begin_stop(interrupt=True)
-    await turn.ended()
-    assert asyncio.get_running_loop().time() - before < 1.5
+    async with asyncio.timeout(60):
+        await turn.ended()
 
 
 async def test_a_stop_that_is_cancelled_again_and_again_still_leaves_nothing(

@@ -408,7 +408,7 @@ async def test_a_failing_change_does_not_block_other_changes(
     journal.write(bug)
     journal.write((INSERT, (4, b"x")), then=stamps.stamp(4))
     try:
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(WITHIN):
             await stamps.until(1)
     finally:
         with contextlib.suppress(Exception):
@@ -423,7 +423,7 @@ async def test_a_bug_on_a_full_disk_is_not_the_end(path: Path) -> None:
     with full_disk(100_000):
         journal.write((INSERT, (1, b"there is one already")))
         journal.write((INSERT, (2, b"x" * 200_000)), then=stamps.stamp(2))
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(WITHIN):
             while not journal.problem:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
     await stamps.until(1)

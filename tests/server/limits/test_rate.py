@@ -49,9 +49,10 @@ def test_a_bucket_lets_a_burst_through_and_then_so_many_per_second() -> None:
     assert [bucket.take() for _ in range(5)] == [True, True, True, False, False]
     quick = TokenBucket(200, 10)
     begun, taken = time.monotonic(), 0
-    while time.monotonic() - begun < 0.5:
+    while taken < 100:
         taken += quick.take()
-    assert 100 <= taken <= 10 + 200 * (time.monotonic() - begun) + 1
+        assert time.monotonic() - begun < WITHIN
+    assert taken <= 10 + 200 * (time.monotonic() - begun) + 1
 
 
 def test_who_has_waited_long_has_a_burst_and_no_more() -> None:
@@ -70,7 +71,7 @@ def test_the_debt_of_a_bucket_is_limited() -> None:
         bucket.charge(10)
     begun = time.monotonic()
     while not bucket.take():
-        assert time.monotonic() - begun < 1
+        assert time.monotonic() - begun < WITHIN
     assert time.monotonic() - begun > 0.09  # from -10 to 1, at 100 per second
 
 
@@ -292,7 +293,7 @@ def test_a_repeated_log_line_is_written_a_few_times_and_then_counted() -> None:
     assert seldom.filter(record("another"))
     begun = time.monotonic()
     while not seldom.filter(later := record("a")):
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < WITHIN
     assert vars(later)["more"] >= 990
 
 

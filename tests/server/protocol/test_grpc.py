@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
@@ -29,6 +29,7 @@ from bridge.transports.grpc.health import HEALTH
 from bridge.transports.grpc.messages import message_class
 from bridge.transports.grpc.server import GrpcConfig, GrpcServer
 from bridge.transports.grpc.service import SERVICE, Method, methods
+from tests import CHECKOUT
 from tests.support import principals
 from tests.support.agents import Write
 from tests.support.cases import each
@@ -558,3 +559,25 @@ async def test_calls_without_a_message_do_not_use_up_the_port(workspace: Path) -
             for call in waiting:
                 call.cancel()
             await asyncio.wait(codes)
+
+
+# --- descriptors -------------------------------------------------------------------------------
+
+
+def test_the_descriptor_set_is_that_of_the_proto_files(tmp_path: Path) -> None:
+    """Compiles them; a release of google.api may differ, so its files are not compared. Takes a
+    second for the compiler."""
+    made = tmp_path / "made.binpb"
+    subprocess.run(
+        [CHECKOUT / "scripts/proto", "--out", made], cwd=CHECKOUT, check=True, capture_output=True
+    )
+    committed = CHECKOUT / "bridge/transports/grpc/a2a.binpb"
+    first, second = (
+        {
+            file.name: file.SerializeToString(deterministic=True)
+            for file in FileDescriptorSet.FromString(path.read_bytes()).file
+            if not file.name.startswith("google/api/")
+        }
+        for path in (made, committed)
+    )
+    assert first == second

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bridge.transports.stream import HEARTBEAT
 from tests.support.client import (
     Client,
     Json,
@@ -150,7 +151,7 @@ async def test_a_client_hears_something_before_the_agent_has_said_a_word(
         message = client.message(f"wait {live.path} {name}\nreply Hello")
         url, headers = f"{client.url}/a2a/jsonrpc", {"A2A-Version": version}
         request = body(method, {"message": message})
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(WITHIN):
             response = await client.session.post(url, json=request, headers=headers)
             assert await response.content.readline() == b": ping\n"
         async with response, asyncio.timeout(WITHIN):
@@ -161,6 +162,7 @@ async def test_a_client_hears_something_before_the_agent_has_said_a_word(
 
 
 async def test_a_silent_stream_has_heartbeats(server: Server, live: Liveness) -> None:
+    assert HEARTBEAT < 5  # seconds of silence, after which the official client disconnects
     client = server.client("1.0")
     task = await client.send_now(f"wait {live.path} agent")
     await live.pid("agent")
@@ -169,7 +171,7 @@ async def test_a_silent_stream_has_heartbeats(server: Server, live: Liveness) ->
     async with client.session.post(url, json=request, headers=headers) as response:
         lines: list[bytes] = []
         while not (lines and lines[-1].startswith(b":")):
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(WITHIN):
                 lines.append(await response.content.readline())
         assert lines[0].startswith(b"id: ")
         await live.release("agent")

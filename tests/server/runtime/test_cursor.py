@@ -25,6 +25,7 @@ from tests.support.bridge_process import BridgeProcess, bridge
 from tests.support.client import (
     Client,
     Json,
+    RpcError,
     artifact_text,
     context_id,
     facts,
@@ -191,6 +192,33 @@ async def test_a_chat_continues_after_a_restart_of_the_server(
     async with bridge(workspace, **settings) as server:
         second = await client(server).send("prompts", contextId=context_id(first))
     assert json.loads(artifact_text(second)) == [" text one", " prompts"]
+
+
+async def test_a_chat_does_not_continue_with_an_adapter_that_cannot_resume(
+    workspace: Path, tmp_path: Path, cursor_home: Path, http: aiohttp.ClientSession
+) -> None:
+    """It would know nothing of what was said before."""
+    config = tmp_path / "agents.toml"
+    shared: dict[str, Any] = {
+        "AGENT_ADAPTER": "",
+        "CONFIG_FILE": str(config),
+        "CURSOR_CONFIG_DIR": str(cursor_home),
+        "BRIDGE_STATE_DIR": str(tmp_path / "state"),
+    }
+    config.write_text(
+        f"[agents.a]\nadapter = 'cursor'\nbinary = '{sys.executable}'\nforce = true\n"
+        f"args = {json.dumps(ARGS)}\n"
+    )
+    async with bridge(workspace, **shared) as server:
+        first = await Client(http, server.url).send("text one")
+        assert state(first) == "completed"
+    config.write_text("[agents.a]\nadapter = 'generic'\nbinary = '/bin/cat'\n")
+    async with bridge(workspace, **shared) as server:
+        client = Client(http, server.url)
+        with pytest.raises(RpcError, match="generic cannot continue this conversation"):
+            await client.send("go on", contextId=context_id(first))
+        new = await client.send("one")
+        assert artifact_text(await client.send("two", contextId=context_id(new))) == "two\n"
 
 
 async def test_a_lost_chat_is_reported_once(workspace: Path, cursor_home: Path) -> None:

@@ -3,6 +3,7 @@ The CLI is tests/support/line_cli.py, which knows nothing of the bridge."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from tests.support.client import (
     task_id,
 )
 from tests.support.liveness import listening
+from tests.support.print_recipes import recipe
 from tests.support.served import serving
 
 PROGRAM = str(CHECKOUT / "tests/support/line_cli.py")
@@ -122,6 +124,29 @@ async def test_objects_are_read_and_other_lines_are_text(tmp_path: Path) -> None
         assert streamed_text(items) == "abno object\n"
         lines = [facts(item).get("line") for item in items if facts(item).get("line")]
         assert lines == [{"x": 1}]
+
+
+async def test_the_recipe_for_opencode_finds_its_text(tmp_path: Path) -> None:
+    """In a recording of `opencode run` 1.18.33, which the program prints."""
+    recording = CHECKOUT / "tests/transcripts/generic/opencode-run.jsonl"
+    rows = map(json.loads, recording.read_text("utf-8").splitlines())
+    lines = [json.dumps(row["data"]) for row in rows if row["dir"] == "out"]
+    (tmp_path / "lines").write_text("\n".join(lines))
+    found = recipe("opencode", tmp_path)
+    settings: Json = {
+        "agent_adapter": "generic",
+        "agent_binary": PROGRAM_OF_SYSTEM,
+        "agent_args": ("lines",),
+        "agent_output": found["AGENT_OUTPUT"],
+        "agent_text_field": found["AGENT_TEXT_FIELD"],
+    }
+    async with serving(tmp_path, **settings) as server:
+        items = await server.client("1.0").collect("x")
+    assert states(items)[-1] == "completed"
+    words = ("I will call question now. ", "All done after 1 tool result(s). ")
+    assert streamed_text(items) == "".join(words) + "The answer is forty-two."
+    shown = [facts(item)["line"]["type"] for item in items if facts(item).get("line")]
+    assert shown == ["step_start", "tool_use", "step_finish", "step_start", "step_finish"]
 
 
 # --- questions -----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from bridge.server import registry
 from bridge.task.events import ENDINGS, AgentEvent, Answer, Done, Failed, Question, Text
 from tests import CHECKOUT
 from tests.support.cases import each
+from tests.support.print_recipes import rows
 from tests.support.transcripts import shape
 
 TESTS = CHECKOUT / "tests"
@@ -328,6 +329,21 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         assert name in str(caught.value)
 
 
+@each("name", registry.WITHDRAWN)
+def test_a_withdrawn_name_is_answered_with_its_replacement_and_its_recipe(name: str) -> None:
+    other, recipe = registry.WITHDRAWN[name]
+    (args, *more), _, (variables,), _ = rows()[other]
+    assert recipe == " ".join([f"AGENT_ARGS='{args}'", *more])
+    adapter = registry.load(other)
+    assert adapter.binary == other
+    assert set(adapter.environment) <= set(variables.split(","))
+    assert name not in registry.names()
+    with pytest.raises(ConfigurationError) as caught:
+        registry.load(name)
+    wanted = (name, f"Use {other},", f"AGENT_ADAPTER=generic AGENT_BINARY={other} {recipe}")
+    assert [one for one in wanted if one not in str(caught.value)] == []
+
+
 def test_an_installed_distribution_may_bring_an_adapter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,10 +352,11 @@ def test_an_installed_distribution_may_bring_an_adapter(
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\nVersion: 1.0\n")
     (installed / "entry_points.txt").write_text(
         f"[{registry.GROUP}]\nforeign = {__name__}:Foreign\nwrong = {__name__}:not_an_adapter\n"
+        f"codex-exec = {__name__}:Foreign\n"  # a name that was withdrawn is free
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert registry.load("foreign") is Foreign
-    assert registry.names()[-2:] == ["foreign", "wrong"]
+    assert registry.load("foreign") is registry.load("codex-exec") is Foreign
+    assert registry.names()[-3:] == ["codex-exec", "foreign", "wrong"]
     with pytest.raises(ConfigurationError, match="'wrong' is not a subclass"):
         registry.load("wrong")
 

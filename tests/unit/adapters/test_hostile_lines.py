@@ -35,6 +35,9 @@ JSONL = (
     '{"type":"usage","inputTokens":"1","other":"x"}',
     '{"type":"message","text":"x","parts":[{"text":"x"}]}',
 )
+PLACE = "where the hostile text comes"
+ONCE = [json.dumps(repeated(shape, LONG))[1:-1] for shape in SHAPES.values()]
+TWICE = [json.dumps(text)[1:-1] for text in ONCE]  # JSON within JSON
 ON_A_TERMINAL = Lines(terminal=True, question=r".*\? \[y/n\]$", end=r"\w+\s*> $")
 
 
@@ -66,9 +69,10 @@ def hostile(line: str, seen: set[str]) -> Iterator[str]:
     for path in places(whole):
         kinds = [whole.get(name) for name in ("type", "subtype", "method")]
         member = str([kinds, [name for name in path if isinstance(name, str)]])
-        for shape in SHAPES.values() if member not in seen else ():
-            changed = json.dumps(replaced(whole, path, repeated(shape, LONG)))
-            yield json.dumps({**said, "line": changed}) if inner else changed
+        if member not in seen:
+            changed = json.dumps(replaced(whole, path, PLACE))
+            line = json.dumps({**said, "line": changed}) if inner else changed
+            yield from (line.replace(PLACE, text) for text in (TWICE if inner else ONCE))
         seen.add(member)
 
 

@@ -43,7 +43,7 @@ from bridge.telemetry.metrics.tools import kind_of
 from bridge.telemetry.observation import AnsweredRequest, RequestInfo
 from tests.support import documents, prometheus
 from tests.support.metrics_table import READ_BY_TWO_AGENTS
-from tests.support.prometheus import Page, promtool
+from tests.support.prometheus import Page
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 MOST_SERIES = 600
@@ -318,12 +318,6 @@ def test_ten_thousand_tasks_of_fifty_models_make_few_series() -> None:
     assert page.series + READ_BY_TWO_AGENTS <= MOST_SERIES
     text = " ".join(documents.METRICS.read_text("utf-8").split())
     assert f"of 50 models and 7 kinds of tools it had {page.series + READ_BY_TWO_AGENTS}." in text
-
-
-def test_promtool_accepts_the_page(one: Observed) -> None:
-    one.run("a", (0, Prompted()), (1, Started(model="m")), (2, Usage(1, 1, 2, 0.1)), (3, Done()))
-    answered(RequestMetrics(one.exposition, Counter()))
-    assert promtool("check", "metrics", given=one.page.text) == (0, "")
 
 
 def test_the_page_of_metrics_has_the_catalog() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.json_format import ParseDict
 
 from bridge.a2a.codec import Operation
@@ -24,7 +21,6 @@ from bridge.transports.grpc.messages import (
 )
 from bridge.transports.grpc.service import methods
 from bridge.transports.json_body import MAX_DEPTH, MAX_TOKENS
-from tests import CHECKOUT
 from tests.support.cases import each
 from tests.support.grpc_client import to_json
 
@@ -190,22 +186,3 @@ def test_an_extended_client_gets_the_number(item: Any) -> None:
 
 def test_each_operation_has_a_method() -> None:
     assert {one.operation for one in methods()} == set(Operation)
-
-
-def test_the_descriptor_set_is_that_of_the_proto_files(tmp_path: Path) -> None:
-    """Compiles them; a release of google.api may differ, so its files are not compared. Takes a
-    second for the compiler."""
-    made = tmp_path / "made.binpb"
-    subprocess.run(
-        [CHECKOUT / "scripts/proto", "--out", made], cwd=CHECKOUT, check=True, capture_output=True
-    )
-    committed = CHECKOUT / "bridge/transports/grpc/a2a.binpb"
-    first, second = (
-        {
-            file.name: file.SerializeToString(deterministic=True)
-            for file in FileDescriptorSet.FromString(path.read_bytes()).file
-            if not file.name.startswith("google/api/")
-        }
-        for path in (made, committed)
-    )
-    assert first == second
