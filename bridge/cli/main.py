@@ -216,8 +216,14 @@ def _servers(options: argparse.Namespace) -> int:
         return report(error, as_json=False)
 
 
-def _loaded(options: argparse.Namespace, inherited: Mapping[str, Any] | None = None) -> Loaded:
-    """`inherited`: settings of sockets that another program has made; they have precedence."""
+def _loaded(
+    options: argparse.Namespace,
+    inherited: Mapping[str, Any] | None = None,
+    *,
+    anywhere: bool = False,
+) -> Loaded:
+    """`inherited`: settings of sockets that another program has made; they have precedence.
+    `anywhere`: the command starts no agent."""
     from bridge.server.settings.load import load
 
     flags: dict[str, Any] = {
@@ -229,12 +235,12 @@ def _loaded(options: argparse.Namespace, inherited: Mapping[str, Any] | None = N
         "config_file": options.config,
         **(inherited or {}),
     }
-    return load(flags, options.env_file)
+    return load(flags, options.env_file, anywhere=anywhere)
 
 
 def _loaded_aloud(options: argparse.Namespace) -> Loaded:
-    """The settings, with their warnings on stderr."""
-    loaded = _loaded(options)
+    """The settings of a command that starts no agent, with their warnings on stderr."""
+    loaded = _loaded(options, anywhere=True)
     for warning in loaded.warnings:
         print(f"coding-agent-bridge: {warning}", file=sys.stderr)
     return loaded
@@ -263,7 +269,7 @@ def _push_worker(options: argparse.Namespace) -> int:
 
     from bridge.cli.push_worker import work
 
-    return asyncio.run(work(_loaded(options), options.metrics))
+    return asyncio.run(work(_loaded(options, anywhere=True), options.metrics))
 
 
 def _health(options: argparse.Namespace) -> int:

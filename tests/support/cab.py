@@ -14,12 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bridge.errors.program import command
+from bridge.errors.program import NAMES, command
 from tests import CHECKOUT
 from tests.support.forked_command import run_forked
 
 WITHIN = 60.0  # seconds that a command may take
 COMMAND = (sys.executable, "-P", "-m", "bridge")
+
+
+def installed(folder: Path) -> Path:
+    """A new folder for PATH with the program by its two names, as an installation has them. They
+    need PYTHONPATH."""
+    folder.mkdir(parents=True)
+    for name in NAMES:
+        text = "import sys\nfrom bridge.__main__ import main\nsys.exit(main())\n"
+        (folder / name).write_text(f"#!{sys.executable} -P\n{text}")
+        (folder / name).chmod(0o755)
+    return folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,13 +152,13 @@ def _remove(folder: Path) -> None:
     subprocess.run(line, check=True, timeout=LONGEST)
 
 
-def checkout(root: Path) -> None:
-    """The files of the project, without its tests, in /root/checkout of a machine."""
+def checkout(folder: Path) -> None:
+    """Copy the files of the project, without its tests, to the new folder `folder`."""
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=CHECKOUT, capture_output=True, check=True
     )
     for name in filter(None, listed.stdout.decode().split("\0")):
-        target = root / "root/checkout" / name
+        target = folder / name
         if not name.startswith("tests/") and (CHECKOUT / name).is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(CHECKOUT / name, target)

@@ -26,7 +26,6 @@ from tests.support import (
 )
 from tests.support.real_clis import CLAUDE_CODE
 
-README = CHECKOUT / "README.md"
 AGENTS = CHECKOUT / "docs/agents.md"
 SETTINGS = CHECKOUT / "docs/settings.md"
 CLIENTS = CHECKOUT / "docs/integrations.md"

@@ -16,6 +16,22 @@ WITHIN = 60.0  # seconds that any one wait may take
 OWN = re.compile(rb"\x1b\[(?:\d*[AK]|[\d;]*m|\?25[lh]|\?2004[lh])|\r")
 
 
+class _Screen(pyte.HistoryScreen):
+    """pyte knows no faint text: here it is grey."""
+
+    _is_faint = False
+
+    def select_graphic_rendition(self, *attrs: int, **other: bool) -> None:
+        if not {38, 48} & set(attrs):  # there, 2 and 22 are parts of a colour
+            attrs = tuple(new for one in attrs for new in self._known(one))
+        super().select_graphic_rendition(*attrs, **other)
+
+    def _known(self, attribute: int) -> tuple[int, ...]:
+        ends_faint = self._is_faint and attribute == 22
+        self._is_faint = attribute == 2 or (self._is_faint and attribute not in (0, 22))
+        return (22, 39) if ends_faint else (90,) if attribute == 2 else (attribute,)
+
+
 class Terminal:
     """`raw` are all bytes of the program."""
 
@@ -24,7 +40,7 @@ class Terminal:
     ) -> None:
         self.raw = b""
         self._over = False
-        self._screen = pyte.HistoryScreen(columns, rows, history=10_000, ratio=0.5)
+        self._screen = _Screen(columns, rows, history=10_000, ratio=0.5)
         self._stream = pyte.ByteStream(self._screen)
         self.child = pexpect.spawn(
             command[0],
@@ -50,12 +66,34 @@ class Terminal:
         ]
         return "\n".join([*top, *self.lines])
 
+    @property
+    def cells(self) -> list[list[pyte.screens.Char]]:
+        """The cells of the visible lines, without the empty lines at the end."""
+        end = max((number for number, line in enumerate(self.lines, 1) if line), default=0)
+        columns = range(self._screen.columns)
+        return [[self._screen.buffer[line][one] for one in columns] for line in range(end)]
+
     async def shows(self, text: str) -> None:
         """Return when a person can see `text`."""
         await self._until(lambda: text in "\n".join(self.lines), f"{text!r} is not shown")
 
+    async def ends(self, text: str) -> None:
+        """Return when `text` is at the end of the screen."""
+        await self._until(
+            lambda: "\n".join(self.lines).rstrip().endswith(text), f"{text!r} is not at the end"
+        )
+
     async def hides(self, text: str) -> None:
         await self._until(lambda: text not in "\n".join(self.lines), f"{text!r} is shown")
+
+    async def settled(self, seconds: float) -> None:
+        """Return after so long without any output, or at the end of the program."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._over:
+            before = len(self.raw)
+            await asyncio.to_thread(self._read)
+            if len(self.raw) > before:
+                end = time.monotonic() + seconds
 
     async def press(self, keys: str) -> None:
         await asyncio.to_thread(self.child.send, keys)

@@ -16,7 +16,7 @@ from aiohttp import ClientSession
 import bridge
 from bridge.server.settings.root import VARIABLES
 from tests import CHECKOUT
-from tests.support import documents
+from tests.support import documents, pictures
 from tests.support.bridge_process import bridge as bridge_process
 from tests.support.cases import each
 from tests.support.client import Client, artifact_text, context_id, said
@@ -77,12 +77,16 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
-def test_every_script_that_the_readme_names_can_be_run() -> None:
-    named = set(re.findall(r"`(scripts/[\w-]+)", documents.README.read_text("utf-8")))
-    verbs = "install demo test soak check proto openapi bench chaos fuzz update-clis"
-    assert named == {f"scripts/{verb}" for verb in verbs.split()}
-    for script in named:
-        assert os.access(CHECKOUT / script, os.X_OK), script
+def test_every_script_is_named_and_can_be_run() -> None:
+    """In README.md, which has those of `.ci/run`, in CONTRIBUTING.md or in docs."""
+    pages = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *CHECKOUT.glob("docs/**/*.md")]
+    by_page = [set(re.findall(r"\b(scripts/[\w-]+)(?![\w./-])", one.read_text())) for one in pages]
+    assert {"scripts/install", "scripts/check", "scripts/test"} <= by_page[0]
+    scripts = [path for path in (CHECKOUT / "scripts").iterdir() if os.access(path, os.X_OK)]
+    own = {f"scripts/{path.name}" for path in scripts if path.is_file()}
+    named = set().union(*by_page)
+    assert own - named == set()
+    assert {one for one in named - own if not (CHECKOUT / one).is_dir()} == set()
 
 
 def test_the_walk_through_names_only_functions_that_exist() -> None:
@@ -256,6 +260,11 @@ async def test_the_demo_at_a_terminal_is_the_command_run(tmp_path: Path) -> None
         terminal.close()
     assert terminal.text.count("✓ allowed by you") == 2
     assert "✓ done · " in terminal.text and "Traceback" not in terminal.text
+
+
+async def test_the_picture_is_what_run_shows() -> None:
+    """Three seconds: a server and a client start. Otherwise: python -m tests.support.pictures"""
+    assert pictures.PICTURE.read_text("utf-8") == await pictures.picture()
 
 
 def test_the_matrix_of_clients_is_that_of_the_tests() -> None:

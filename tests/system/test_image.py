@@ -49,7 +49,7 @@ def host() -> Iterator[Machine]:
     with large_folder("image-") as folder:
         root = folder / "root"
         install(root)
-        checkout(root)
+        checkout(root / "root/checkout")
         shutil.copy(archive(), root / "root/base.tar")
         with machine(root) as made:
             made.run("apt-get -qq update && apt-get -qq install -y curl", online=True)

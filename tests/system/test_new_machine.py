@@ -42,7 +42,7 @@ def fresh() -> Iterator[Machine]:
     with large_folder("machine-") as folder:
         root = folder / "root"
         install(root)
-        checkout(root)
+        checkout(root / "root/checkout")
         with machine(root) as made:
             made.run("apt-get -qq update && apt-get -qq install -y systemd curl", online=True)
             shutil.copy(CLAUDE.resolve(), root / "usr/local/bin/claude")

@@ -81,6 +81,14 @@ async def test_a_start_that_fails_says_why(cab: Cab) -> None:
     assert f"{cab.home} is your home directory" in done.err and "cd to a project" in done.err
 
 
+async def test_commands_that_start_no_agent_work_in_the_home_directory(cab: Cab) -> None:
+    """The commands of an operator, who is there after a login. No server runs: they say so."""
+    at_home = Cab(cab.home, cab.home, **REPLAY)
+    for words in (("health",), ("backup", "new"), ("rollback",), ("doctor", "--migrate")):
+        done = await at_home.run(*words)
+        assert done.status < 2 and "home directory" not in done.err, (words, done.err)
+
+
 async def test_the_only_server_of_a_person_works_in_its_own_workspace(workspace: Path) -> None:
     settings = {**scripted(workspace), "BRIDGE_STATE_DIR": ""}
     elsewhere = workspace.parent / "elsewhere"

@@ -72,9 +72,12 @@ class Loaded:
         return Secrets(known | self.settings.own_secrets, patterns=True)
 
 
-def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
+def load(
+    flags: Mapping[str, Any], env_file: str | None = None, *, anywhere: bool = False
+) -> Loaded:
     """The settings from all sources. `flags`: values by name; None is ignored. `env_file`: read
-    instead of ./.env. Raises ConfigurationError."""
+    instead of ./.env. `anywhere`: no agent starts in the current directory. Raises
+    ConfigurationError."""
     chosen = {name: value for name, value in flags.items() if value is not None}
     given = {**_known(os.environ), **chosen}
     warnings: list[str] = []
@@ -88,7 +91,7 @@ def load(flags: Mapping[str, Any], env_file: str | None = None) -> Loaded:
     loaded = Loaded(settings, read.values, warnings, env_file=read.path)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
         os.makedirs(default_workspace(), mode=0o700, exist_ok=True)
-    check(loaded)
+    check(loaded, anywhere=anywhere)
     warnings += _misspelt(settings, {**read.values, **os.environ})
     return loaded
 
@@ -124,12 +127,14 @@ def _known(variables: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in lower.items() if name in VARIABLES}
 
 
-def check(loaded: Loaded) -> None:
-    """Raise ConfigurationError for settings of the server or of an agent that cannot be used."""
+def check(loaded: Loaded, *, anywhere: bool = False) -> None:
+    """Raise ConfigurationError for settings of the server or of an agent that cannot be used.
+    `anywhere`: as for `load`."""
     for one in loaded.settings.each:
-        _check_start_directory(one)
         _check(one)
-        refuse_reachable(loaded.own_files, one.writable)
+        if one.agent.repo_path or not anywhere:
+            _check_start_directory(one)
+            refuse_reachable(loaded.own_files, one.writable)
     for file in loaded.own_files:
         open_to_reader(file.path)
 
