@@ -14,7 +14,6 @@ from bridge.cli.mcp.finder import BridgeFinder, Connections
 from bridge.cli.mcp.proxy import Json, Proxy
 from bridge.cli.mcp.stdio import StandardStreams
 from bridge.client import config
-from bridge.client.failure import ClientError
 
 FLUSHES_WITHIN = 0.1  # seconds
 
@@ -35,7 +34,6 @@ async def _serve(url: str | None, *, starts: bool) -> None:
 
     async with Connections() as connections:
         proxy = Proxy(finder, connections.through, write, cwd)
-        starting = asyncio.create_task(_find(finder))  # before the first request
         reading = asyncio.create_task(_read(streams, proxy))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -43,13 +41,7 @@ async def _serve(url: str | None, *, starts: bool) -> None:
         with suppress(asyncio.CancelledError):
             await reading
         await proxy.close()
-        starting.cancel()
     streams.close(FLUSHES_WITHIN)
-
-
-async def _find(finder: BridgeFinder) -> None:
-    with suppress(ClientError):  # each request gets it
-        await finder.find()
 
 
 async def _read(streams: StandardStreams, proxy: Proxy) -> None:

@@ -79,6 +79,10 @@ class BridgeFinder:
         self._starter = Starter(self._cwd)
         self._expected_until = 0.0
 
+    def is_there(self) -> bool:
+        """Whether a bridge runs, as far as this machine knows: one at a given address may."""
+        return self._url is not None or self._starter.present() is not None
+
     async def find(self) -> Address:
         """Raises ClientError if none is found and none can be started."""
         if self._url:

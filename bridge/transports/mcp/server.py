@@ -15,7 +15,7 @@ from typing import Any
 from mcp import types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.caching import CacheableMethod, CacheHint
+from mcp.server.caching import CacheHint
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.models import InitializationOptions
@@ -41,34 +41,29 @@ from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store
 from bridge.telemetry.observation import REQUEST, RequestSubject, observed
 from bridge.telemetry.tracing.context import TRACES
+from bridge.transports.mcp.announced import EXTENSION, NAME, SCOPE, TEMPLATES, TTL
 from bridge.transports.mcp.asgi import EXCHANGE, App, Exchange
 from bridge.transports.mcp.calls import Call, Elicit, Json, observed_tool
 from bridge.transports.mcp.delegates import DelegateAgent
 from bridge.transports.mcp.delegation import Delegation
 from bridge.transports.mcp.keys import Marks
-from bridge.transports.mcp.outcome import TEMPLATES, list_resources, read_resource
+from bridge.transports.mcp.outcome import list_resources, read_resource
 from bridge.transports.mcp.questions import Approve, OpenQuestions
 from bridge.transports.mcp.sessions import IDLE
-from bridge.transports.mcp.tasks import EXTENSION, PolledTasks
+from bridge.transports.mcp.tasks import PolledTasks
 from bridge.transports.mcp.toolbox import Toolbox
 
 logging.getLogger("mcp").setLevel(logging.WARNING)
 for module in ("request_state", "streamable_http_manager", "runner"):  # a client can repeat it
     logging.getLogger(f"mcp.server.{module}").addFilter(RateLimitedLogs())
 
-NAME = "coding-agent-bridge"
 NO_RESOURCE = -32002  # of an unknown resource, in revisions with sessions
 MOST_STATE = 30 * 86_400.0  # seconds that a requestState is valid if questions have no limit
 MOST_SESSIONS = 1_000
 MOST_NAME = 200  # characters of a client's name and version
 MOST_DEPTH_TEXT = 3  # digits of a depth in a header
-# Lists depend on the configuration and on the credentials.
-CACHE: Mapping[CacheableMethod, CacheHint] = {
-    "server/discover": CacheHint(ttl_ms=60_000, scope="private"),
-    "tools/list": CacheHint(ttl_ms=60_000, scope="private"),
-    "resources/list": CacheHint(ttl_ms=0, scope="private"),
-    "resources/templates/list": CacheHint(ttl_ms=60_000, scope="private"),
-    "resources/read": CacheHint(ttl_ms=0, scope="private"),
+CACHE: Mapping[Any, CacheHint] = {
+    method: CacheHint(ttl_ms=ttl, scope=SCOPE) for method, ttl in TTL.items()
 }
 Context = ServerRequestContext[Any, Any]
 
