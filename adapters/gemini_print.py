@@ -45,6 +45,7 @@ REFUSED = ("tool_not_registered", "policy_violation")
 class GeminiPrint(PrintModeAdapter, like=Gemini):
     name = "gemini-print"
     always_loaded = Gemini.project_files  # it runs in trusted folders only
+    instructions = ()  # it reads them there
     lost = re.compile("Error resuming session")
     limitations: ClassVar[Mapping[Ability, str]] = {
         "questions": "without AGENT_FORCE, tools that need a permission are missing"
