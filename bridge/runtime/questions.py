@@ -103,13 +103,13 @@ class Questions:
     def project_report(self, cwd: str) -> Failed | Status | None:
         """The failure of a CLI that must not use the project files in `cwd`; the status about files
         that it does not use; None: there are none."""
-        if obstacles := self._trust.obstacles(cwd):
+        obstacles, files = self._trust.unused(cwd)
+        if obstacles:
             text = (
                 f"The agent would run files of this repository by itself: {', '.join(obstacles)}. "
                 "Remove them, or allow their use (AGENT_PROJECT_CONFIG=allow)."
             )
             return Failed(text, PROJECT_CONFIG, {"files": obstacles})
-        files = self._trust.ignored(cwd)
         more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
         text = (
             f"The agent does not use {', '.join(files[:NAMED])}{more} of this project "

@@ -28,13 +28,12 @@ class ProjectConfigPolicy:
         """The files that need a decision of a client before a CLI starts in `cwd`."""
         return found(cwd, self.files) if self.policy == "ask" else []
 
-    def obstacles(self, cwd: str) -> list[str]:
-        """Why a CLI cannot start in `cwd` that must not use any of it."""
-        return [] if self.policy == "allow" else found(cwd, self.always_loaded)
-
-    def ignored(self, cwd: str) -> list[str]:
-        """The files in `cwd` that a CLI does not use without permission."""
-        return [] if self.policy == "allow" else found(cwd, (*self.files, *self.texts))
+    def unused(self, cwd: str) -> tuple[list[str], list[str]]:
+        """The files in `cwd` of a CLI that must not use any of them: why it cannot start there, and
+        all that it does not use."""
+        if self.policy == "allow":
+            return [], []
+        return found(cwd, self.always_loaded), found(cwd, (*self.files, *self.texts))
 
 
 TRUSTING = ProjectConfigPolicy()

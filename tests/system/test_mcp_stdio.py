@@ -68,7 +68,7 @@ async def test_windows_of_a_client_share_a_bridge_that_outlives_them(home: Home)
 
 
 LETTER = {"name": "a", "value": "a", "version": "1"}
-REQUESTS = (
+REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("ping", {}),
     ("server/discover", {}),
     ("tools/list", {}),
