@@ -79,6 +79,7 @@ REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("resources/subscribe", {"uri": "bridge://tasks/1/text"}),
     ("completion/complete", {"ref": {"type": "ref/prompt", "name": "x"}, "argument": LETTER}),
     ("nope", {}),
+    ("tools/lst", {}),
 )
 
 

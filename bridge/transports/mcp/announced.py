@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from bridge import __version__
+from bridge.task.nearest import LONGEST_NAME, nearest
 
 Json = dict[str, Any]
 LIST = Path(__file__).with_name("tools.json")
@@ -36,6 +37,8 @@ TTL = {
 SCOPE: Final = "private"
 INVALID_REQUEST, METHOD_NOT_FOUND, UNSUPPORTED_VERSION = -32600, -32601, -32022
 _NEED_A_SERVER = ("tools/call", "resources/read", "tasks/get", "tasks/update", "tasks/cancel")
+_METHODS = ("initialize", "ping", *TTL, *_NEED_A_SERVER)
+_SIMILAR = 0.8  # at least; the names of MCP resemble each other
 MIME = "text/plain"
 _CAPABILITIES = {
     "tools": {"listChanged": False},
@@ -72,6 +75,12 @@ def _resolved(value: Any, definitions: Mapping[str, Any]) -> Any:
     return {name: _resolved(member, definitions) for name, member in value.items()}
 
 
+def not_found(method: str) -> str:
+    """The error for an unknown method."""
+    hint = nearest(method[:LONGEST_NAME], _METHODS, _SIMILAR)
+    return f"Method not found.{hint}" if hint else "Method not found"
+
+
 def negotiated(initialize: Mapping[str, Any]) -> str:
     """The revision of the session that this request begins."""
     asked = _members(initialize.get("params")).get("protocolVersion")
@@ -92,7 +101,7 @@ def answer(request: Json, *, in_session: bool) -> Json | None:
         return None
     found = _of_a_session(request) if revision is None else _of_the_modern(method)
     if found is None:
-        return _error(request, METHOD_NOT_FOUND, "Method not found", method)
+        return _error(request, METHOD_NOT_FOUND, not_found(method), method)
     return {"jsonrpc": "2.0", "id": request["id"], "result": found}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator, ValidationError
@@ -23,6 +23,10 @@ class ToolList:
         self._checks = {
             tool["name"]: Draft202012Validator(tool["inputSchema"]) for tool in self.tools
         }
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._checks.keys()
 
     def __contains__(self, name: str) -> bool:
         return name in self._checks
