@@ -19,6 +19,12 @@ TEXT_CHARS = 16_384
 FIRST_WITH_LISTS = "2025-11-25"  # the first revision in which a form can have a list
 ACTIONS = ("accept", "decline", "cancel")
 _ALLOWS_ONCE = "allow_once"
+_LETTER = {
+    "type": "string",
+    "title": "y or n",
+    "description": "y: allow once. n: deny; words after it are the reason for the agent.",
+    "maxLength": REASON_CHARS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +41,8 @@ Outcome = Decision | Literal["misfit", "cancel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The form for a question. `asker`: the agent and its project. `quick`: no fields; the form
-    only allows once. `revision`: of the protocol."""
+    """The form for a question. `asker`: the agent and its project. `quick`: a permission has one
+    field, for the word y or n. `revision`: of the protocol."""
 
     question: Question
     task_id: str
@@ -53,7 +59,9 @@ class Form:
         return f"{self.asker} asks: {asked}\nOther way to answer: {link(self.task_id)}"
 
     @property
-    def _only_allows(self) -> bool:
+    def takes_letter(self) -> bool:
+        """Whether y and n decide. Other words decide nothing: they may be a paste, or keys that
+        were typed before the form appeared."""
         return self.quick and self.question.kind == "permission" and self._once is not None
 
     @property
@@ -83,8 +91,8 @@ class Form:
 
     def _schema(self) -> Json:
         names = list(self._names)
-        if self._only_allows:
-            return {"type": "object", "properties": {}}
+        if self.takes_letter:
+            return {"type": "object", "properties": {"answer": _LETTER}, "required": ["answer"]}
         if self._takes_words:
             answer: Json = {"answer": {"type": "string", "maxLength": TEXT_CHARS}}
             others = {"instead": {"type": "string", "enum": names}} if names else {}
@@ -107,17 +115,28 @@ class Form:
                 content = response.get("content")
                 return self._accepted(content if isinstance(content, dict) else {})
             case "decline":
-                refused = denial(self.question, "")
-                option = refused.option if refused else None
-                if option:
-                    return Decision((option.id,))
-                return Decision(text="no") if refused else "cancel"
+                return self._refused("")
         return "cancel"
+
+    def _refused(self, reason: str) -> Outcome:
+        refused = denial(self.question, "")
+        if refused and refused.option:
+            return Decision((refused.option.id,), reason)
+        return Decision(text=reason or "no") if refused else "cancel"
+
+    def _decided(self, answer: Any, once: Option) -> Outcome:
+        """The meaning of y, or of n and a reason."""
+        if not isinstance(answer, str) or len(answer) > REASON_CHARS:
+            return "misfit"
+        word, _, rest = answer.strip().partition(" ")
+        if word.lower() in ("n", "no"):
+            return self._refused(rest.strip())
+        return Decision((once.id,)) if word.lower() in ("y", "yes") and not rest else "misfit"
 
     def _accepted(self, content: Mapping[str, Any]) -> Outcome:
         names = self._names
-        if self._only_allows and self._once:
-            return Decision((self._once.id,))
+        if self.takes_letter and self._once:
+            return self._decided(content.get("answer"), self._once)
         if self._takes_words:
             if content.get("instead") in names:
                 return Decision((names[content["instead"]],))
