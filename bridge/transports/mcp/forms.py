@@ -18,13 +18,8 @@ REASON_CHARS = 500
 TEXT_CHARS = 16_384
 FIRST_WITH_LISTS = "2025-11-25"  # the first revision in which a form can have a list
 ACTIONS = ("accept", "decline", "cancel")
-_ALLOWS_ONCE = "allow_once"
-_LETTER = {
-    "type": "string",
-    "title": "y or n",
-    "description": "y: allow once. n: deny; words after it are the reason for the agent.",
-    "maxLength": REASON_CHARS,
-}
+_YES = {"y": "allow_once", "yes": "allow_once", "a": "allow_always", "always": "allow_always"}
+_NO = ("n", "no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +37,7 @@ Outcome = Decision | Literal["misfit", "cancel"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """The form for a question. `asker`: the agent and its project. `quick`: a permission has one
-    field, for the word y or n. `revision`: of the protocol."""
+    field, for a letter. `revision`: of the protocol."""
 
     question: Question
     task_id: str
@@ -60,14 +55,28 @@ class Form:
 
     @property
     def takes_letter(self) -> bool:
-        """Whether y and n decide. Other words decide nothing: they may be a paste, or keys that
+        """Whether y, a and n decide. Other words decide nothing: they may be a paste, or keys that
         were typed before the form appeared."""
-        return self.quick and self.question.kind == "permission" and self._once is not None
+        return self.quick and self.question.kind == "permission" and "allow_once" in self._yes
 
     @property
-    def _once(self) -> Option | None:
-        options = self.question.options
-        return next((one for one in options if one.kind == _ALLOWS_ONCE), None)
+    def _yes(self) -> Mapping[str, Option]:
+        """The options that allow, by kind."""
+        return {
+            one.kind: one for one in reversed(self.question.options) if one.kind in _YES.values()
+        }
+
+    @property
+    def _letter(self) -> Json:
+        """The field for a letter."""
+        always = self._yes.get("allow_always")
+        words = ["y: allow once.", "n: deny; words after it are the reason for the agent."]
+        if always:
+            name = always.description or always.name
+            words.insert(1, f"a: {exact(name, OPTION_CHARS).rstrip('.')}.")
+        title = "y, a or n" if always else "y or n"
+        described = {"title": title, "description": " ".join(words)}
+        return {"type": "string", **described, "maxLength": REASON_CHARS}
 
     @property
     def _takes_words(self) -> bool:
@@ -92,7 +101,11 @@ class Form:
     def _schema(self) -> Json:
         names = list(self._names)
         if self.takes_letter:
-            return {"type": "object", "properties": {"answer": _LETTER}, "required": ["answer"]}
+            return {
+                "type": "object",
+                "properties": {"answer": self._letter},
+                "required": ["answer"],
+            }
         if self._takes_words:
             answer: Json = {"answer": {"type": "string", "maxLength": TEXT_CHARS}}
             others = {"instead": {"type": "string", "enum": names}} if names else {}
@@ -124,19 +137,20 @@ class Form:
             return Decision((refused.option.id,), reason)
         return Decision(text=reason or "no") if refused else "cancel"
 
-    def _decided(self, answer: Any, once: Option) -> Outcome:
-        """The meaning of y, or of n and a reason."""
+    def _decided(self, answer: Any) -> Outcome:
+        """The meaning of y or a, or of n and a reason."""
         if not isinstance(answer, str) or len(answer) > REASON_CHARS:
             return "misfit"
         word, _, rest = answer.strip().partition(" ")
-        if word.lower() in ("n", "no"):
+        if word.lower() in _NO:
             return self._refused(rest.strip())
-        return Decision((once.id,)) if word.lower() in ("y", "yes") and not rest else "misfit"
+        chosen = self._yes.get(_YES.get(word.lower(), ""))
+        return Decision((chosen.id,)) if chosen and not rest else "misfit"
 
     def _accepted(self, content: Mapping[str, Any]) -> Outcome:
         names = self._names
-        if self.takes_letter and self._once:
-            return self._decided(content.get("answer"), self._once)
+        if self.takes_letter:
+            return self._decided(content.get("answer"))
         if self._takes_words:
             if content.get("instead") in names:
                 return Decision((names[content["instead"]],))

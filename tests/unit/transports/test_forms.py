@@ -95,6 +95,11 @@ def test_a_quick_form_takes_a_letter() -> None:
     assert "default" not in str(schema)
     for yes in ("y", " Yes\n"):
         assert accepted(one, answer=yes) == Decision(("yes",))
+    assert accepted(one, answer="a") == Decision(("always",))
+    assert schema["properties"]["answer"]["description"].startswith(
+        "y: allow once. a: Always allow. n: deny"
+    )
+    assert accepted(form(NO, ONCE, quick=True), answer="a") == "misfit"
     assert accepted(one, answer="n") == Decision(("no",))
     assert accepted(one, answer="No use pytest") == Decision(("no",), "use pytest")
     early: list[Any] = [None, "", " ", "make test", "yellow", "y n", "yes\n\ny", 1, True, ["y"]]
