@@ -183,10 +183,12 @@ async def test_a_quick_form_takes_three_keys_and_enter_alone_decides_nothing(
 ) -> None:
     steps = (asks("the end"), "I wait now", "I was woken")
     async with terminal(tmp_path, *steps, BRIDGE_MCP_FORMS="quick") as (claude, real, _):
-        await claude.shows("● I wait now", "❯ * y or n")
+        await claude.shows("● I wait now", "❯ * y, n or a")
         await claude.press(("enter", "❯ Accept"), ("enter", "This field is required"))
         assert not (real.workspace / "made").exists()
-        await claude.press(("y", "✔ y or n: y"), ("enter", "❯ Accept"), ("enter", "● I was woken"))
+        await claude.press(
+            ("y", "✔ y, n or a: y"), ("enter", "❯ Accept"), ("enter", "● I was woken")
+        )
         assert (real.workspace / "made").exists()
 
 

@@ -55,7 +55,7 @@ class Form:
 
     @property
     def takes_letter(self) -> bool:
-        """Whether y, a and n decide. Other words decide nothing: they may be a paste, or keys that
+        """Whether y, n and a decide. Other words decide nothing: they may be a paste, or keys that
         were typed before the form appeared."""
         return self.quick and self.question.kind == "permission" and "allow_once" in self._yes
 
@@ -70,12 +70,11 @@ class Form:
     def _letter(self) -> Json:
         """The field for a letter."""
         always = self._yes.get("allow_always")
-        words = ["y: allow once.", "n: deny; words after it are the reason for the agent."]
+        title, meaning = "y or n", "y: allow once. n: deny; a reason may follow."
         if always:
-            name = always.description or always.name
-            words.insert(1, f"a: {exact(name, OPTION_CHARS).rstrip('.')}.")
-        title = "y, a or n" if always else "y or n"
-        described = {"title": title, "description": " ".join(words)}
+            name = exact(always.description or always.name, OPTION_CHARS)
+            title, meaning = "y, n or a", f"{meaning} a: {name.rstrip('.')}."
+        described = {"title": title, "description": meaning}
         return {"type": "string", **described, "maxLength": REASON_CHARS}
 
     @property
