@@ -60,7 +60,7 @@ async def test_windows_of_a_client_share_a_bridge_that_outlives_them(home: Home)
 
     assert await asyncio.gather(*(agents() for _ in range(3))) == [[str(home.cwd)]] * 3
     running = home.bridge
-    assert os.getsid(running.pid) == running.pid
+    assert os.getsid(running.pid) != os.getsid(0)
     assert await agents() == [str(home.cwd)]
     assert home.bridge == running
     (folder,) = (home.home / ".local/state/coding-agent-bridge").glob("ws-*/")
@@ -130,6 +130,16 @@ async def test_a_session_that_no_bridge_knew_asks_and_reads(home: Home) -> None:
         (listed,) = (await client.call("resources/list", {}, modern=False))["resources"]
         read = await client.call("resources/read", {"uri": listed["uri"]}, modern=False)
         assert "ended" in read["contents"][0]["text"]
+
+
+async def test_a_bridge_outlives_a_client_that_ends_the_processes_below_it(home: Home) -> None:
+    async with proxy(home) as client:
+        await client.tool("list_agents")
+        for one in psutil.Process(client.process.pid).children(recursive=True):
+            one.kill()
+        client.process.kill()
+        await client.process.wait()
+    assert home.bridge.is_running() and home.bridge.status() != psutil.STATUS_ZOMBIE
 
 
 async def test_a_started_bridge_requires_the_token(home: Home, http: aiohttp.ClientSession) -> None:
