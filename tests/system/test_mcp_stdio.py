@@ -116,15 +116,16 @@ async def test_a_listed_program_answers_like_a_bridge_and_starts_none(home: Home
 
 
 async def test_a_session_that_no_bridge_knew_asks_and_reads(home: Home) -> None:
-    """All its requests come at once, and the first one that needs a bridge starts it."""
-    async with proxy(home) as client:
+    """All its requests come at once, and the first one that needs a bridge starts it. The bridge
+    gets the settings of the client's configuration."""
+    async with proxy(home, BRIDGE_MCP_FORMS="quick") as client:
         begun = asyncio.ensure_future(client.initialize(elicitation={}))
         arguments = {"prompt": "permit q May I?\ntext  ended"}
         await asyncio.sleep(0)
         calling = client.tool_call("delegate", arguments, modern=False)
         form = await client.message()
-        answer = {"action": "accept", "content": {"decision": "Go on"}}
-        client.line({"jsonrpc": "2.0", "id": form["id"], "result": answer})
+        assert list(form["params"]["requestedSchema"]["properties"]) == ["answer"]
+        client.line({"jsonrpc": "2.0", "id": form["id"], "result": {"action": "decline"}})
         assert "ended" in shown(await result(calling))["text"]
         assert (await begun)["protocolVersion"] == SESSIONS[-1]
         (listed,) = (await client.call("resources/list", {}, modern=False))["resources"]

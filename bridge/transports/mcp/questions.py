@@ -98,7 +98,7 @@ class OpenQuestions:
         if not isinstance(response, Mapping) or response.get("action") not in ACTIONS:
             raise InvalidParams(f"The response to {key} needs an action: {', '.join(ACTIONS)}.")
         outcome = form.read(response)
-        if form.takes_letter and _is_early(handle):
+        if form.takes_letter and response["action"] == "accept" and _is_early(handle):
             outcome = "misfit"
         if isinstance(outcome, Decision):
             with suppress(UnsupportedOperation):  # another answer was first

@@ -332,6 +332,18 @@ async def test_a_login_is_never_a_form(both: Mcp) -> None:
     assert "Sign in." in polled["statusMessage"]
 
 
+async def test_a_quick_form_is_declined_at_once(workspace: Path) -> None:
+    """As a client without a person does."""
+    async with serving(workspace, bridge_mcp_forms="quick") as server:
+        both = Mcp(server.http, server.url, tasks=True, forms=True)
+        created = await both.tool("delegate", {"prompt": "permit q May I?"})
+        await both.polled(created["taskId"], "input_required")
+        declined = {form_key(created): {"action": "decline"}}
+        await both.task("update", created["taskId"], inputResponses=declined)
+        ended = await both.polled(created["taskId"], "completed")
+        assert '"no"' in shown(ended["result"])["text"]
+
+
 async def test_a_quick_form_takes_a_letter_that_a_person_has_typed(workspace: Path) -> None:
     """Takes a second: an answer counts when the question can have been read."""
     allowed = {"action": "accept", "content": {"answer": "y"}}
