@@ -52,6 +52,7 @@ IMPORTS_LATE = {
     "bridge/cli/main.py",
     "bridge/cli/client/command.py",
     "bridge/cli/client/failures.py",
+    "bridge/cli/mcp/command.py",
     "bridge/server/extras.py",
     "bridge/process/held_ports.py",  # in the launcher, which starts with the first task
 }
@@ -728,10 +729,13 @@ TESTED_ELSEWHERE = {
     ),
     "tests/server/mcp/test_wire.py": ("needs requests", "transports/mcp: endpoint server"),
     "tests/server/mcp/test_asgi.py": ("needs connections", "transports/mcp: asgi"),
-    "tests/server/mcp/test_stdio.py": ("needs the program", "cli/mcp: command proxy stdio"),
+    "tests/server/mcp/test_stdio.py": (
+        "needs the program",
+        "cli/mcp: command connections proxy stdio",
+    ),
     "tests/system/test_mcp_stdio.py": (
         "needs the program",
-        "cli/mcp: finder; transports/mcp: announced",
+        "cli/mcp: finder front; transports/mcp: announced",
     ),
     "tests/system/test_stdio.py": (
         "needs the program",

@@ -115,6 +115,21 @@ async def test_a_listed_program_answers_like_a_bridge_and_starts_none(home: Home
         assert alone[revision] == with_a_bridge[revision], revision
 
 
+async def test_malformed_requests_start_no_bridge(home: Home) -> None:
+    async with proxy(home) as client:
+        for line in (
+            {"method": 5},
+            {"method": "initialize", "params": [1]},
+            {"method": "x" * 9999},
+        ):
+            client.line({"jsonrpc": "2.0", "id": None, **line})
+            assert {"error", "result"} & set(await client.message())
+        client.notify("notifications/cancelled", {"requestId": 1})
+        client.line({"jsonrpc": "2.0", "id": "unknown", "result": {}})
+        assert "capabilities" in await client.initialize()
+    assert home.descriptions() == []
+
+
 async def test_a_session_that_no_bridge_knew_asks_and_reads(home: Home) -> None:
     """All its requests come at once, and the first one that needs a bridge starts it. The bridge
     gets the settings of the client's configuration."""

@@ -1,8 +1,7 @@
 """Forwards the messages of one MCP client to a bridge, and its answers back.
 
 A line is one POST, and each message of its response is one line. A bridge that restarts gets the
-open requests again, with the same `Bridge-Call`, so that no call begins a second task. While no
-bridge runs, the proxy answers as a bridge without tasks, until a request needs one.
+open requests again, with the same `Bridge-Call`, so that no call begins a second task.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ import aiohttp
 import orjson
 
 from bridge.cli.mcp.finder import Address, BridgeFinder
+from bridge.cli.mcp.front import Json, error_message
 from bridge.client.connection import CONNECT_WITHIN, read_events
 from bridge.client.failure import ClientError
-from bridge.transports.mcp.announced import INVALID_REQUEST, META, answer, negotiated
+from bridge.transports.mcp.announced import META, negotiated
 
 REPEATS_FOR = 60.0  # seconds after which an unreachable bridge is an error
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.0)  # seconds between two attempts; the last one repeats
 MOST_LOSSES = 3  # of the connection of one request; a restart causes one
 ANSWERS_AT_END = 0.4  # seconds for answers that are on their way when the client leaves
-PARSE_ERROR, INTERNAL_ERROR = -32700, -32603
+INTERNAL_ERROR = -32603
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 _META = f"{META}protocolVersion"
 _MOST_ID = 100  # characters of a request id in a header
 _RETRY = (502, 503, 504)
 _PLAIN = re.compile(r"(?! )[\x20-\x7e]*(?<! )")
-Json = dict[str, Any]
 
 
 class _Lost(Exception):
@@ -76,14 +75,12 @@ class Proxy:
         self._asked: dict[str, tuple[Any, str]] = {}  # ids of the bridge, and the calls that asked
         self._reached = False  # a bridge has answered
 
-    def receive(self, line: bytes) -> None:
+    def adopt(self, initialize: Json) -> None:
+        """The client has begun a session of which no bridge knows."""
+        self._initialize, self._session = initialize, _Session(None, negotiated(initialize))
+
+    def receive(self, message: Json) -> None:
         """Begin to forward a message of the client."""
-        try:
-            message = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            return self._write(_error(None, PARSE_ERROR, "The line is not JSON."))
-        if not isinstance(message, dict):
-            return self._write(_error(None, INVALID_REQUEST, "The line is not a JSON object."))
         if "method" in message and "id" in message:
             name = _key(message["id"])
             call = asyncio.create_task(self._call(name, message, self._first))
@@ -151,31 +148,25 @@ class Proxy:
     # --- requests --------------------------------------------------------------------------------
 
     async def _call(self, name: str, message: Json, before: asyncio.Task[None] | None) -> None:
-        """Answer a request, or forward it until it is answered."""
+        """Forward a request until it is answered."""
         if before:
             await asyncio.wait([before])
         if message["method"] == "initialize":
             self._initialize, self._session = message, None
         try:
-            if not self._finder.is_there() and (found := self._announced(message)):
-                self._write(found)
-            else:
-                await self._until_answered(name, message)
+            await self._until_answered(name, message)
         except ClientError as error:
-            self._write(_error(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error}"))
+            self._write(
+                error_message(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error}")
+            )
         except Exception as error:
-            self._write(_error(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error!r}"))
+            self._write(
+                error_message(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error!r}")
+            )
             raise
         finally:
             self._forget_questions(name)
             self._calls.pop(name, None)
-
-    def _announced(self, message: Json) -> Json | None:
-        """The answer of a bridge that would start now; None for a request that needs one."""
-        found = answer(message, in_session=self._session is not None)
-        if message is self._initialize and found and "result" in found:
-            self._session = _Session(None, negotiated(message))
-        return found
 
     async def _until_answered(self, name: str, message: Json) -> None:
         """Raises ClientError if no bridge can be reached."""
@@ -328,10 +319,6 @@ def _key(identity: Any) -> str:
     return json.dumps(identity)
 
 
-def _error(identity: Any, code: int, text: str) -> Json:
-    return {"jsonrpc": "2.0", "id": identity, "error": {"code": code, "message": text}}
-
-
 def _answer_in(body: bytes, status: int, identity: Any) -> Json:
     """The response to a request. An error of HTTP becomes one of JSON-RPC."""
     try:
@@ -343,7 +330,7 @@ def _answer_in(body: bytes, status: int, identity: Any) -> Json:
     error = found.get("error") if isinstance(found, dict) else None
     said = error.get("message") if isinstance(error, dict) else error
     text = f"coding-agent-bridge: HTTP {status}{f': {said}' if said else ''}"
-    return _error(identity, INTERNAL_ERROR, text)
+    return error_message(identity, INTERNAL_ERROR, text)
 
 
 def _header_value(text: str) -> str:

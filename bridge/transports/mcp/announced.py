@@ -92,6 +92,8 @@ def answer(request: Json, *, in_session: bool) -> Json | None:
     the client has begun a session."""
     method, meta = request["method"], _members(_members(request.get("params")).get("_meta"))
     revision = meta.get(f"{META}protocolVersion")
+    if not isinstance(method, str):
+        return _error(request, INVALID_REQUEST, "method must be a string.")
     if revision not in (None, MODERN):
         data = {"supported": [MODERN], "requested": revision}
         return _error(request, UNSUPPORTED_VERSION, "Unsupported protocol version", data)
