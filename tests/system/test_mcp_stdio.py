@@ -18,6 +18,7 @@ from bridge.process.procfs import MARKER
 from bridge.transports.mcp.announced import SESSIONS
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import Cab
+from tests.support.command_line import run
 from tests.support.liveness import Liveness
 from tests.support.mcp import MODERN, McpError, shown
 from tests.support.mcp_stdio import WITHIN, StdioMcp, proxy, result
@@ -113,6 +114,11 @@ async def test_a_listed_program_answers_like_a_bridge_and_starts_none(home: Home
         with_a_bridge = await listed("--url", server.url)
     for revision in revisions:
         assert alone[revision] == with_a_bridge[revision], revision
+
+
+async def test_a_program_without_a_bridge_loads_no_library_for_http(workspace: Path) -> None:
+    done = await asyncio.to_thread(run, "mcp", cwd=workspace, without="aiohttp")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 async def test_malformed_requests_start_no_bridge(home: Home) -> None:
