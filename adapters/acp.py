@@ -67,7 +67,7 @@ class Gemini(Acp):
     forgets_interrupted = True
     silent_failures = True  # a broken stream ends as end_turn
     project_files = files.GEMINI
-    # Then it does not read GEMINI.md either.
+    instructions = ("GEMINI.md",)
     shut: ClassVar[Mapping[str, str]] = {"GEMINI_CLI_TRUST_WORKSPACE": "false"}
     writable_paths = ("/dev/pts",)
     homes = (_homes.GEMINI,)

@@ -83,6 +83,7 @@ class Codex(JsonLines):
     steers = True
     homes = (homes.CODEX,)
     project_files = files.CODEX
+    instructions = ("AGENTS.md",)
     cli_info = CliInfo(
         "npm install -g @openai/codex",
         "codex login, or name another provider in ~/.codex/config.toml",

@@ -118,10 +118,10 @@ class SessionOptions:
 class SessionStart:
     """The working directory of a session, and its conversation: a new one, or one to resume.
     `folder` holds the files that came with its messages; the CLI must be able to read them. `owner`
-    is the id of the principal that owns the conversation. `trusted`: the client's answer to the
-    question whether the CLI may load the repository's configuration; None: not asked. `mode`: the
-    mode that the CLI reported last, if it is not the one of `options` (adapter/modes.py). `role`:
-    of the server, if the client chose it."""
+    is the id of the principal that owns the conversation. `trusted`: whether the CLI may load the
+    repository's configuration, as the client has answered, or as a task has told it; None: neither.
+    `mode`: the mode that the CLI reported last, if it is not the one of `options`
+    (adapter/modes.py). `role`: of the server, if the client chose it."""
 
     cwd: str
     session_id: str
@@ -271,6 +271,10 @@ class Adapter(ABC):
     always_loaded: ClassVar[tuple[str, ...]] = ()
     """Those of `project_files` that the CLI loads even without `project_config`: it has no switch
     for them."""
+
+    instructions: ClassVar[tuple[str, ...]] = ()
+    """Text for the model that the CLI does not read without `project_config`: patterns as in
+    `project_files`."""
 
     uses_any_port: ClassVar[bool] = False
     """Whether the CLI connects to itself over a TCP port that it chooses at run time."""

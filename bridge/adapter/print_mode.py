@@ -160,7 +160,7 @@ class RunnerAdapter(Adapter):
 
 _FACTS = (
     *("title", "binary", "environment", "modes", "project_files", "always_loaded", "homes"),
-    *("writable_paths", "reads", "uses_any_port", "verified", "widths"),
+    *("instructions", "writable_paths", "reads", "uses_any_port", "verified", "widths"),
 )
 """Members that are facts of the program, not of the protocol that it speaks."""
 

@@ -66,10 +66,14 @@ def server_parser(complete: bool = False) -> PlainParser:
     check = commands.add_parser(
         "doctor",
         help="check this machine and its CLIs",
-        description="Check the machine, the folders, the port, and each known CLI: version, flags, "
-        "login, and a handshake without a model request. Each failure is printed with its remedy. "
-        "Exit status: 0 if all necessary checks pass, 1 if one fails, 2 for invalid settings.",
+        description="Check the machine, the folders, the port, and each CLI that is installed or "
+        "that settings name: version, flags, login, and a handshake without a model request. Each "
+        "failure is printed with its remedy. Exit status: 0 if all necessary checks pass, 1 if one "
+        "fails, 2 for invalid settings.",
         parents=[settings],
+    )
+    check.add_argument(
+        "--all", action="store_true", help="also list the known CLIs without a check"
     )
     check.add_argument("--agent", help="check only this agent (an id of CONFIG_FILE) or adapter")
     check.add_argument(

@@ -260,7 +260,9 @@ def _doctor(options: argparse.Namespace) -> int:
     from bridge.cli.doctor.command import doctor
 
     loaded = _loaded(options)
-    work = doctor(loaded, options.agent, live=options.live, for_programs=options.json)
+    work = doctor(
+        loaded, options.agent, live=options.live, whole=options.all, for_programs=options.json
+    )
     return int(asyncio.run(work))
 
 

@@ -22,6 +22,8 @@ READY_WITHIN = 20.0  # seconds that a start may take; clients of MCP wait as lon
 FAILED_FOR = 5.0  # seconds in which a failed start is not repeated
 _LOOK_EVERY = 0.05  # seconds; a started server announces itself by a file
 _MOST_REASON = 500  # characters
+# The server is a child of a shell that has ended: some MCP clients end all processes below theirs.
+_DETACHED = '"$@" >&2 & echo $!'
 
 
 class Starter:
@@ -31,7 +33,6 @@ class Starter:
         self._cwd = os.path.realpath(cwd)
         self._is_home = self._cwd == os.path.realpath(os.path.expanduser("~"))
         self._starting: asyncio.Task[LocalServer] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
         self._failure: tuple[float, ClientError] | None = None
         self._folder = config.chosen_state_folder() or config.state_home() / _name(self._cwd)
 
@@ -80,31 +81,42 @@ class Starter:
 
     async def _run(self, folder: Path, log: Path) -> LocalServer:
         """Start a server, and wait until it announces itself."""
-        process = self._process = _spawn(self._cwd, folder, log)
+        pid = _spawn(self._cwd, folder, log)
         while not (found := running([folder / "server.json"])):
-            if process.poll() is not None:
+            if _has_ended(pid):
                 raise ClientError(NO_SERVER, f"the bridge did not start: {_reason(log)}")
             await asyncio.sleep(_LOOK_EVERY)
         return found[0]
 
 
-def _spawn(cwd: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """A server for `cwd` in a session of its own, so that it outlives the client. Without -P, it
-    would import modules of the repository."""
+def _spawn(cwd: str, folder: Path, log: Path) -> int:
+    """Start a server for `cwd`. Returns its pid. Without -P, it would import modules of the
+    repository."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         line = [sys.executable, "-P", "-m", "bridge", "--root", cwd, "--port", "0", "--until-idle"]
-        return subprocess.Popen(
-            line,
+        done = subprocess.run(
+            ["/bin/sh", "-c", _DETACHED, "sh", *line],
             cwd=cwd,
             env=config.environment(BRIDGE_STATE_DIR=str(folder)),
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=subprocess.PIPE,
             stderr=output,
             start_new_session=True,
+            check=True,
         )
+        return int(done.stdout)
     finally:
         os.close(output)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the process is gone, or a zombie as far as this system tells."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return sys.platform == "linux" and not procfs.start_time(pid)
 
 
 def _is_below_a_bridge() -> bool:

@@ -14,7 +14,8 @@ from contextlib import aclosing, suppress
 from typing import Any
 from urllib.parse import quote
 
-from bridge.cli.mcp.finder import Address, BridgeFinder, Connections
+from bridge.cli.mcp.connections import Connections
+from bridge.cli.mcp.finder import Address, BridgeFinder
 from bridge.cli.stdio import silence, take_descriptors
 from bridge.client.bindings import HttpRequest
 from bridge.client.connection import HttpConnection

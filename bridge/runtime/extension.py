@@ -16,9 +16,8 @@ from pydantic import ConfigDict, Field, StrictBool, StrictFloat, StrictStr
 from bridge.a2a.requests import Params, parse
 from bridge.adapter import Adapter, SessionOptions
 from bridge.errors import InvalidParams
-from bridge.task.nearest import nearest
+from bridge.task.nearest import LONGEST_NAME, nearest, no_such
 
-LONGEST_NAME = 100  # characters of an unknown name that are compared with the known ones
 LONGEST = 100 * 1024  # characters of a message in which the keywords of a profile are searched
 OnDisconnect = Literal["continue", "cancel"]
 """The treatment of a task after its client left (BRIDGE_ON_DISCONNECT)."""
@@ -111,8 +110,7 @@ def known_value(what: str, name: str, known: Mapping[str, T]) -> T:
     """The value of a name that the client chose. Raises InvalidParams with the known names."""
     if name in known:
         return known[name]
-    text = f"Unknown {what}; there are: {', '.join(known) or 'none'}."
-    raise _refusal(what, text + nearest(name[:LONGEST_NAME], known))
+    raise _refusal(what, no_such(what, name, known))
 
 
 def check_model(model: str | None, models: tuple[str, ...]) -> None:
@@ -123,7 +121,8 @@ def check_model(model: str | None, models: tuple[str, ...]) -> None:
 def _check(name: str, value: str | None, allowed: tuple[str, ...]) -> None:
     if value is not None and value not in allowed:
         choice = ", ".join(allowed) or "none: the operator allows no choice"
-        raise _refusal(name, f"Possible for metadata.bridge.{name}: {choice}.")
+        hint = nearest(value[:LONGEST_NAME], allowed)
+        raise _refusal(name, f"Possible for metadata.bridge.{name}: {choice}.{hint}")
 
 
 def _refusal(name: str, text: str) -> InvalidParams:

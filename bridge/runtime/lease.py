@@ -131,7 +131,8 @@ class Lease:
         return self.start.mode or self.start.options.mode
 
     def trust(self, allowed: bool) -> None:
-        """Record the client's decision whether the CLI may use the project files."""
+        """Record whether the CLI may use the project files: the client has decided, or knows that
+        it does not."""
         self._change(replace(self.start, trusted=allowed))
 
     def remember(self, session_id: str, *, resume: bool) -> None:

@@ -28,6 +28,8 @@ from bridge.workspace.line_numbers import numbered_in
 from bridge.workspace.project_config import ProjectConfigPolicy
 
 PROJECT_CONFIG = "project-config"  # id of the question whether a repository is trusted
+IGNORED = "ignored"  # the type of the status about project files that the CLI does not use
+NAMED, LISTED = 5, 100  # of these files, in its text and in its object
 TOO_MANY = "More questions were open than the server keeps (BRIDGE_MAX_WAITING_SESSIONS)"
 OnTimeout = Callable[[str, str], None]
 """Called with the cause of a timeout: a sentence, and a keyword."""
@@ -98,17 +100,22 @@ class Questions:
         subject = {"name": "project configuration", "input": {"files": doubts}}
         return self.timed(Question(PROJECT_CONFIG, "permission", text, options, subject))
 
-    def project_failure(self, cwd: str) -> Failed | None:
-        """The failure of a CLI that must not use the project files in `cwd`; None: it can start."""
-        obstacles = self._trust.obstacles(cwd)
-        if not obstacles:
-            return None
-        files = ", ".join(obstacles)
+    def project_report(self, cwd: str) -> Failed | Status | None:
+        """The failure of a CLI that must not use the project files in `cwd`; the status about files
+        that it does not use; None: there are none."""
+        obstacles, files = self._trust.unused(cwd)
+        if obstacles:
+            text = (
+                f"The agent would run files of this repository by itself: {', '.join(obstacles)}. "
+                "Remove them, or allow their use (AGENT_PROJECT_CONFIG=allow)."
+            )
+            return Failed(text, PROJECT_CONFIG, {"files": obstacles})
+        more = f" and {len(files) - NAMED} more" if len(files) > NAMED else ""
         text = (
-            f"The agent would run files of this repository by itself: {files}. Remove them, or "
-            "allow their use (AGENT_PROJECT_CONFIG=allow)."
+            f"The agent does not use {', '.join(files[:NAMED])}{more} of this project "
+            "(AGENT_PROJECT_CONFIG=allow: it does)."
         )
-        return Failed(text, PROJECT_CONFIG, {"files": obstacles})
+        return Status(text, {"type": IGNORED, "files": files[:LISTED]}) if files else None
 
     def watch(self, question: Question | None, waited: timedelta, on_timeout: OnTimeout) -> None:
         """Start the timer for the open question, which has `waited`, and stop the previous timer.

@@ -37,6 +37,7 @@ from bridge.task.events import (
     Prompted,
     Question,
     Queued,
+    Reply,
     Started,
     Status,
     Steered,
@@ -78,6 +79,7 @@ class Turn:
         self._questions = questions
         self._lease = lease
         self._before: SessionStart | None = None  # without the choices of the prompt
+        self._notice: Status | None = None  # for the first output
         self._choices = prompt.choices or {}
         answers = filter(None, (update.answer for update in handle.task.reported))
         self._approvals = {option.kind for one in answers for option in one.options}
@@ -186,9 +188,12 @@ class Turn:
             self._watch()
             while task.question:
                 await self.handle.log.changed()
-        failure = None if self._lease.start.trusted else self._questions.project_failure(cwd)
-        if failure:
-            self.apply(failure)
+        trusted = self._lease.start.trusted
+        found = None if trusted else self._questions.project_report(cwd)
+        if isinstance(found, Failed):
+            self.apply(found)
+        elif trusted is None:
+            self._notice = found
 
     # --- events --------------------------------------------------------------------------------
 
@@ -215,9 +220,18 @@ class Turn:
                     happened.append(decision(asked, answer) if answer else asked)
                     continue
             happened.append(event)
+        if self._notice:
+            self._add_notice(happened)
         self.apply(*happened)
         for question, answer in decided:
             self._settle(question, answer)
+
+    def _add_notice(self, happened: list[Event]) -> None:
+        """Put the notice before the first output. A direct reply has no place for it."""
+        if self._notice and Reply not in map(type, happened):
+            happened.insert(0, self._notice)
+            self._notice = None
+            self._lease.trust(False)
 
     def _note(self, started: Started) -> None:
         """Record the conversation of the CLI, and its mode."""

@@ -234,7 +234,10 @@ def make_runtime_agent(
         most_bytes=settings.limits.max_task_bytes,
         audit=state.audit,
         trust=ProjectConfigPolicy(
-            settings.agent.project_config, adapter.project_files, adapter.always_loaded
+            settings.agent.project_config,
+            adapter.project_files,
+            adapter.always_loaded,
+            adapter.instructions,
         ),
         warm=prewarm
         or PrewarmPlan(

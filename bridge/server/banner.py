@@ -131,7 +131,8 @@ def _workspace_notes(agent: ConfiguredAgent) -> Iterator[str]:
     if not any((folder / ".git").exists() for folder in folders):
         yield f"{workspace} is not in a git repository: the changes of an agent have no history"
     if settings.project_config == "deny":
-        names = ", ".join(project_config.found(workspace, agent.adapter.project_files)[:MOST_NAMES])
+        patterns = (*agent.adapter.project_files, *agent.adapter.instructions)
+        names = ", ".join(project_config.found(workspace, patterns)[:MOST_NAMES])
         if names:
             yield f"the CLI does not use {names} (AGENT_PROJECT_CONFIG=allow: it does)"
 

@@ -205,7 +205,7 @@ class Prewarm:
         return due and len(self._sessions) < self._plan.number
 
     def _start(self) -> None:
-        found = self._trust.doubts(self._cwd) or self._trust.obstacles(self._cwd)
+        found = self._trust.doubts(self._cwd) or self._trust.unused(self._cwd)[0]
         if found:
             raise LaunchError(f"the repository brings along {', '.join(found)}")
         start = SessionStart(self._cwd, str(uuid.uuid4()))

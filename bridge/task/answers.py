@@ -139,7 +139,12 @@ def is_hasty(message: Message, asked: int, age: timedelta) -> bool:
     sooner after the publication of this one than a person can read it. `asked`: the number of
     questions that the task has asked; `age`: the time since the publication of this one."""
     names = any(isinstance(part, DataPart) for part in message.parts)
-    return asked > 1 and timedelta(0) <= age < TO_READ and not names and is_word(message.text)
+    return asked > 1 and is_unread(age) and not names and is_word(message.text)
+
+
+def is_unread(age: timedelta) -> bool:
+    """Whether a person cannot have read a question with this time since its publication."""
+    return timedelta(0) <= age < TO_READ
 
 
 def is_word(text: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ from aiohttp.typedefs import Handler
 from bridge import errors
 from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
+from bridge.task.nearest import LONGEST_NAME, nearest
 from bridge.transports import blocking, sse
 from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
@@ -29,7 +30,7 @@ from bridge.transports.negotiation import (
     media_type,
     retry_after,
 )
-from bridge.transports.operation import Caller, Operations, Pending
+from bridge.transports.operation import PRINCIPAL, Caller, Operations, Pending
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ STATUS: Mapping[type[Exception], tuple[int, str]] = {
 _NUMBERS = ("pageSize", "historyLength", "status")  # ProtoJSON also has numbers for enums
 OURS = frozenset({"tenant", "served"})
 """The parts of a path besides the parameters. `served`: the id of the agent."""
+_ID = re.compile(r"\{\w+\}")  # in the template of a path
 _NUMBER = re.compile(r"-?[0-9]{1,30}")
 _FLAGS = {"true": True, "false": False}
 
@@ -209,18 +211,41 @@ def _respond_error(request: web.Request, error: Exception) -> web.Response:
     return response
 
 
+def _hint(request: web.Request) -> str:
+    """The similar path, for a client with credentials."""
+    given = request.path[:LONGEST_NAME]
+    known = [*_paths(request, given.split("/"))]
+    return nearest(given, known) if PRINCIPAL in request and given not in known else ""
+
+
+def _paths(request: web.Request, given: Sequence[str]) -> Iterator[str]:
+    """The paths of the server with as many parts as the given one, and with its ids."""
+    for resource in request.app.router.resources():
+        parts = resource.canonical.split("/")
+        if len(parts) == len(given) and "{tenant}" not in parts:
+            pairs = zip(parts, given, strict=True)
+            yield "/".join(one.replace(_id(one), own.partition(":")[0]) for one, own in pairs)
+
+
+def _id(part: str) -> str:
+    """The variable in a part of a template."""
+    found = _ID.search(part)
+    return found[0] if found else "{}"
+
+
 def respond_unrouted(
     request: web.Request,
     error: web.HTTPNotFound | web.HTTPMethodNotAllowed,
-    text: str = "Unknown path.",
+    text: str | None = None,
 ) -> web.Response:
     """The answer for a path without a route, with `text`, or for a method that the path does not
     have."""
     if isinstance(error, web.HTTPNotFound):
-        body = encode_error(errors.MethodNotFound(text))
-        return respond_error(request, body)
+        text = text or f"Unknown path.{_hint(request)}"
+        return respond_error(request, encode_error(errors.MethodNotFound(text)))
     allowed = error.headers["Allow"]
-    body = encode_error(errors.MethodNotFound(f"This path supports only {allowed}."))
+    text = f"This path supports only {allowed}.{_hint(request)}"
+    body = encode_error(errors.MethodNotFound(text))
     body |= {"code": 405, "status": "UNIMPLEMENTED"}
     response = respond_error(request, body)
     response.headers["Allow"] = allowed

@@ -16,19 +16,24 @@ _GIT = {"core.fsmonitor": "false", "safe.bareRepository": "explicit"}
 @dataclass(frozen=True, slots=True)
 class ProjectConfigPolicy:
     """Whether a CLI may load the configuration of a repository. `files`: patterns of the files that
-    it would execute; `always_loaded`: of those that it has no switch for."""
+    it would execute; `always_loaded`: of those that it has no switch for; `texts`: of those that it
+    does not read either unless it may load the others."""
 
     policy: Literal["deny", "ask", "allow"] = "allow"
     files: tuple[str, ...] = ()
     always_loaded: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
     def doubts(self, cwd: str) -> list[str]:
         """The files that need a decision of a client before a CLI starts in `cwd`."""
         return found(cwd, self.files) if self.policy == "ask" else []
 
-    def obstacles(self, cwd: str) -> list[str]:
-        """Why a CLI cannot start in `cwd` that must not use any of it."""
-        return [] if self.policy == "allow" else found(cwd, self.always_loaded)
+    def unused(self, cwd: str) -> tuple[list[str], list[str]]:
+        """The files in `cwd` of a CLI that must not use any of them: why it cannot start there, and
+        all that it does not use."""
+        if self.policy == "allow":
+            return [], []
+        return found(cwd, self.always_loaded), found(cwd, (*self.files, *self.texts))
 
 
 TRUSTING = ProjectConfigPolicy()

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +22,13 @@ from tests.support.real_clis import Real, serving
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
 LINK = "coding-agent-bridge answer"
 WITHIN = 60.0  # seconds that each wait may take
+EACH_CLIENT = pytest.mark.parametrize(
+    "client",
+    [
+        pytest.param(one, id=one.name, marks=[pytest.mark.soak] * (one.name != "claude-code"))
+        for one in MCP_CLIENTS
+    ],
+)
 
 
 @asynccontextmanager
@@ -58,13 +67,7 @@ async def answered(real: Real, model: Any) -> None:
     assert state(task) == "completed"
 
 
-@pytest.mark.parametrize(
-    "client",
-    [
-        pytest.param(one, id=one.name, marks=[pytest.mark.soak] * (one.name != "claude-code"))
-        for one in MCP_CLIENTS
-    ],
-)
+@EACH_CLIENT
 async def test_a_client_delegates_waits_and_cancels(client: McpClient, tmp_path: Path) -> None:
     """One conversation of the client with a step for each column of the table."""
     async with bridge_for(client, tmp_path) as (real, machine), client.cli.model() as model:
@@ -107,6 +110,37 @@ async def test_a_client_delegates_waits_and_cancels(client: McpClient, tmp_path:
         print(f"{client}: {results}")
         assert list(results) == list(SCENARIOS)
         assert {name for name, ok in results.items() if not ok} == set(client.no), found
+
+
+def started(machine: Machine) -> list[Json]:
+    """The descriptions of the bridges that the clients have started."""
+    state_home = machine.home / ".local/state/coding-agent-bridge"
+    return [json.loads(path.read_text()) for path in state_home.glob("*/server.json")]
+
+
+@EACH_CLIENT
+async def test_a_client_that_only_lists_starts_no_bridge(client: McpClient, tmp_path: Path) -> None:
+    """The client runs twice: it lists the tools, and it calls one."""
+    home, workspace = tmp_path / "home", tmp_path / "workspace"
+    home.mkdir()
+    workspace.mkdir()
+    machine = Machine(home, workspace)
+    async with client.cli.model() as model:
+        client.cli.configure(model.url, home)
+        env = {**client.cli.environment(model.url), "AGENT_MODEL": ""}
+        added = client.add(machine, await machine.printed(client.name))
+        if added:
+            assert (await machine.run(added, env))[0] == 0
+        for steps, bridges in (((), 0), ((client.tool("list_agents"),), 1)):
+            prompt = script("please", *steps, "all done")
+            line = [client.cli.path(), *client.run(prompt)]
+            status, output = await machine.run(line, env, prompt if client.on_stdin else "")
+            found = started(machine)
+            for one in found:
+                os.kill(one["pid"], signal.SIGTERM)
+            assert (status, len(found)) == (0, bridges), output
+            assert "all done" in output
+        assert str(workspace) in told(model)
 
 
 @pytest.mark.soak

@@ -30,7 +30,7 @@ WITHIN = 60.0  # seconds that each wait may take
 AGAIN = 3.0  # seconds after which a key that had no effect is pressed again
 STARTS = 5  # of Claude Code, which uses an older protocol if a server answers after 3 s
 ROWS, COLUMNS = 45, 140
-KEYS = {"down": "\x1b[B", "right": "\x1b[C", "enter": "\r", "escape": "\x1b"}
+KEYS = {"down": "\x1b[B", "right": "\x1b[C", "enter": "\r", "escape": "\x1b", "y": "y"}
 CLIENT = MCP_CLIENTS[0]
 ERA = re.compile(r'"protocolEra":"(\w+)"')
 DISCOVER = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}) + "\n"
@@ -116,13 +116,13 @@ async def started(machine: Machine, env: dict[str, str], prompt: str) -> Termina
 
 @asynccontextmanager
 async def terminal(
-    folder: Path, *steps: object
+    folder: Path, *steps: object, **settings: str
 ) -> AsyncIterator[tuple[Terminal, Real, list[Json]]]:
     """A terminal, the bridge, and the requests of the model. `steps` get the tools of Codex."""
     state = folder / "home/.local/state/coding-agent-bridge/tests"
     state.parent.mkdir(parents=True)
     async with (
-        serving(CODEX, folder, BRIDGE_STATE_DIR=str(state)) as real,
+        serving(CODEX, folder, BRIDGE_STATE_DIR=str(state), **settings) as real,
         CLAUDE_CODE.model() as model,
     ):
         machine = Machine(real.home, real.workspace)
@@ -174,6 +174,21 @@ async def test_a_form_survives_a_crash_and_the_result_wakes_the_model(tmp_path: 
         )
         woken = json.dumps(requests[-1]["messages"])
         assert "the inner answer" in woken.split("I wait now")[-1]
+        assert (real.workspace / "made").exists()
+
+
+@pytest.mark.soak
+async def test_a_quick_form_takes_three_keys_and_enter_alone_decides_nothing(
+    tmp_path: Path,
+) -> None:
+    steps = (asks("the end"), "I wait now", "I was woken")
+    async with terminal(tmp_path, *steps, BRIDGE_MCP_FORMS="quick") as (claude, real, _):
+        await claude.shows("● I wait now", "❯ * y, n or a")
+        await claude.press(("enter", "❯ Accept"), ("enter", "This field is required"))
+        assert not (real.workspace / "made").exists()
+        await claude.press(
+            ("y", "✔ y, n or a: y"), ("enter", "❯ Accept"), ("enter", "● I was woken")
+        )
         assert (real.workspace / "made").exists()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -216,7 +217,9 @@ def test_a_bridge_among_the_mcp_servers_of_a_cli_is_named(machine: Machine) -> N
     path.write_text(json.dumps({"mcpServers": {"bridge": server}}))
     code, report = machine.examined(AGENT_ADAPTER="gemini")
     assert code == 0
-    assert the(report, "mcp", "gemini")["text"].startswith(str(path))
+    said = the(report, "mcp", "gemini")["text"]
+    assert said.startswith(str(path))
+    assert "remove" not in said  # the documents say how to add it
 
 
 def test_people_are_told_the_same_in_lines(machine: Machine) -> None:
@@ -227,8 +230,24 @@ def test_people_are_told_the_same_in_lines(machine: Machine) -> None:
     assert mark(text, "handshake", "gemini").startswith("  ok  handshake  answered in ")
     assert "BRIDGE_WARM_SESSIONS=1" in mark(text, "start", "gemini")
     assert text.splitlines()[-1] == "All necessary checks pass: gemini."
-    assert "\n  --  claude-code" in text
+
+
+def test_a_cli_that_is_not_installed_is_listed_only_on_request(machine: Machine) -> None:
+    machine.gemini()
+    _, report = machine.examined(AGENT_ADAPTER="gemini")
+    others = [one for one in report["agents"] if one["id"] != "gemini"]
+    left = [one["id"] for one in others if one["found"] or not one["like"]]
+    code, text = machine.doctor(AGENT_ADAPTER="gemini")
+    assert code == 0
+    assert f"\n{len(left)} further adapters are known: " in text
+    assert "doctor --all" in text
+    names = set(re.findall(r"[\w-]+", text.partition("gemini: ")[2]))
+    assert not names & set(left)
+    code, text = machine.doctor("--all", AGENT_ADAPTER="gemini")
+    assert code == 0
+    assert all(f"\n  --  {name} " in text for name in left)
     assert "npm install -g @anthropic-ai/claude-code" in text
+    assert "further adapters are known" not in text
 
 
 def test_the_shape_of_the_object_for_programs(machine: Machine) -> None:
@@ -791,6 +810,8 @@ def test_an_adapter_that_cannot_be_loaded_is_told_and_stops_nothing(machine: Mac
     check = the(json.loads(done.stdout), "adapter", "broken")
     assert (done.returncode, check["status"]) == (0, "failed")
     assert "no_such_module" in check["text"]
+    done = machine.run("-m", "bridge", "doctor", **env)
+    assert "  !!  adapter  " in done.stdout
     done = machine.run("-m", "bridge", "adapters")
     assert (done.returncode, "  broken: No module named" in done.stdout) == (0, True)
 

@@ -15,11 +15,13 @@ import psutil
 import pytest
 
 from bridge.process.procfs import MARKER
+from bridge.transports.mcp.announced import SESSIONS
 from tests.support.bridge_process import bridge, scripted
 from tests.support.cab import Cab
+from tests.support.command_line import run
 from tests.support.liveness import Liveness
-from tests.support.mcp import McpError, shown
-from tests.support.mcp_stdio import proxy, result
+from tests.support.mcp import MODERN, McpError, shown
+from tests.support.mcp_stdio import WITHIN, StdioMcp, proxy, result
 from tests.support.restart import Place, kill
 
 
@@ -59,16 +61,112 @@ async def test_windows_of_a_client_share_a_bridge_that_outlives_them(home: Home)
 
     assert await asyncio.gather(*(agents() for _ in range(3))) == [[str(home.cwd)]] * 3
     running = home.bridge
-    assert os.getsid(running.pid) == running.pid
+    assert os.getsid(running.pid) != os.getsid(0)
     assert await agents() == [str(home.cwd)]
     assert home.bridge == running
     (folder,) = (home.home / ".local/state/coding-agent-bridge").glob("ws-*/")
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+LETTER = {"name": "a", "value": "a", "version": "1"}
+REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("ping", {}),
+    ("server/discover", {}),
+    ("tools/list", {}),
+    ("resources/list", {}),
+    ("resources/templates/list", {}),
+    ("prompts/list", {}),
+    ("logging/setLevel", {"level": "info"}),
+    ("resources/subscribe", {"uri": "bridge://tasks/1/text"}),
+    ("completion/complete", {"ref": {"type": "ref/prompt", "name": "x"}, "argument": LETTER}),
+    ("nope", {}),
+    ("tools/lst", {}),
+)
+
+
+async def answers(client: StdioMcp, revision: str) -> list[Any]:
+    """The answers to a client that lists a server in a revision; in the modern one to ask it."""
+    begun = {"protocolVersion": revision, "capabilities": {}, "clientInfo": LETTER}
+    sent = [client.begin("tools/list", {}, modern=False)]
+    if revision != MODERN:
+        sent.append(client.begin("initialize", begun, modern=False))
+        client.notify("notifications/initialized")
+    sent += [client.begin(*one, modern=revision == MODERN) for one in REQUESTS]
+    sent.append(client.begin("initialize", begun))
+    async with asyncio.timeout(WITHIN):
+        return [await one for one in sent]
+
+
+async def test_a_listed_program_answers_like_a_bridge_and_starts_none(home: Home) -> None:
+    """Takes two seconds: a server, and two programs for each revision."""
+    revisions = (*SESSIONS, "1999-01-01", MODERN)
+
+    async def listed(*words: str) -> dict[str, list[Any]]:
+        async def one(revision: str) -> list[Any]:
+            async with proxy(home, *words) as client:
+                return await answers(client, revision)
+
+        return {each: await one(each) for each in revisions}
+
+    alone = await listed()
+    assert home.descriptions() == []
+    async with bridge(home.cwd, **scripted(home.cwd)) as server:
+        with_a_bridge = await listed("--url", server.url)
+    for revision in revisions:
+        assert alone[revision] == with_a_bridge[revision], revision
+
+
+async def test_a_program_without_a_bridge_loads_no_library_for_http(workspace: Path) -> None:
+    done = await asyncio.to_thread(run, "mcp", cwd=workspace, without="aiohttp")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_malformed_requests_start_no_bridge(home: Home) -> None:
+    async with proxy(home) as client:
+        for line in (
+            {"method": 5},
+            {"method": "initialize", "params": [1]},
+            {"method": "x" * 9999},
+        ):
+            client.line({"jsonrpc": "2.0", "id": None, **line})
+            assert {"error", "result"} & set(await client.message())
+        client.notify("notifications/cancelled", {"requestId": 1})
+        client.line({"jsonrpc": "2.0", "id": "unknown", "result": {}})
+        assert "capabilities" in await client.initialize()
+    assert home.descriptions() == []
+
+
+async def test_a_session_that_no_bridge_knew_asks_and_reads(home: Home) -> None:
+    """All its requests come at once, and the first one that needs a bridge starts it. The bridge
+    gets the settings of the client's configuration."""
+    async with proxy(home, BRIDGE_MCP_FORMS="quick") as client:
+        begun = asyncio.ensure_future(client.initialize(elicitation={}))
+        arguments = {"prompt": "permit q May I?\ntext  ended"}
+        await asyncio.sleep(0)
+        calling = client.tool_call("delegate", arguments, modern=False)
+        form = await client.message()
+        assert list(form["params"]["requestedSchema"]["properties"]) == ["answer"]
+        client.line({"jsonrpc": "2.0", "id": form["id"], "result": {"action": "decline"}})
+        assert "ended" in shown(await result(calling))["text"]
+        assert (await begun)["protocolVersion"] == SESSIONS[-1]
+        (listed,) = (await client.call("resources/list", {}, modern=False))["resources"]
+        read = await client.call("resources/read", {"uri": listed["uri"]}, modern=False)
+        assert "ended" in read["contents"][0]["text"]
+
+
+async def test_a_bridge_outlives_a_client_that_ends_the_processes_below_it(home: Home) -> None:
+    async with proxy(home) as client:
+        await client.tool("list_agents")
+        for one in psutil.Process(client.process.pid).children(recursive=True):
+            one.kill()
+        client.process.kill()
+        await client.process.wait()
+    assert home.bridge.is_running() and home.bridge.status() != psutil.STATUS_ZOMBIE
+
+
 async def test_a_started_bridge_requires_the_token(home: Home, http: aiohttp.ClientSession) -> None:
     async with proxy(home) as client:
-        await client.call("tools/list", {})
+        await client.tool("list_agents")
         (found,) = home.descriptions()
         async with http.post(f"{found['url']}/mcp", json={}) as response:
             assert response.status == 401
@@ -78,7 +176,7 @@ async def test_another_directory_has_a_bridge_of_its_own(home: Home, tmp_path: P
     other = tmp_path / "other"
     other.mkdir()
     async with proxy(home) as client:
-        await client.call("tools/list", {})
+        await client.tool("list_agents")
     home.cwd = other
     async with proxy(home) as client:
         (agent,) = shown(await client.tool("list_agents"))["agents"]
@@ -159,17 +257,17 @@ async def test_a_bridge_that_cannot_start(home: Home) -> None:
     async with proxy(home) as client:
         for _ in range(2):
             with pytest.raises(McpError, match=r"-32603.*did not start.*/nowhere was not found"):
-                await client.call("tools/list", {})
+                await client.tool("list_agents")
 
 
 async def test_no_bridge_is_started_where_that_is_not_wanted(home: Home) -> None:
     async with proxy(home, "--no-start") as client:
         with pytest.raises(McpError, match=r"-32603.*no bridge serves"):
-            await client.call("tools/list", {})
+            await client.tool("list_agents")
     home.env[MARKER] = "an-agent"
     async with proxy(home) as client:
         with pytest.raises(McpError, match=r"-32603.*by an agent of a bridge"):
-            await client.call("tools/list", {})
+            await client.tool("list_agents")
     assert home.descriptions() == []
 
 
@@ -177,7 +275,8 @@ async def test_a_module_of_the_repository_is_not_imported(home: Home, workspace:
     (workspace / "bridge").mkdir()
     (workspace / "bridge/__init__.py").write_text("raise SystemExit('of the repository')")
     async with proxy(home) as client:
-        assert len((await client.call("tools/list", {}))["tools"]) == 7
+        (agent,) = shown(await client.tool("list_agents"))["agents"]
+        assert agent["roots"] == [str(workspace)]
 
 
 async def test_a_stored_token_goes_to_its_origin_only(workspace: Path, home: Home) -> None:

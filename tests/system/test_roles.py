@@ -118,7 +118,7 @@ async def test_an_unknown_role_names_the_known_ones(roles: Place) -> None:
     async with two(roles) as (a, b), roles.server(True, **front) as (_, f):
         for client in (a, b, f):
             text = await refused(client, metadata={"bridge": {"role": "gpus"}})
-            assert "Unknown role; there are: build, gpu. Did you mean gpu?" in text
+            assert "No role gpus. Roles: build, gpu. Did you mean gpu?" in text
             assert "build, gpu" in await refused(client, metadata={"bridge": {"role": "front"}})
         assert folder(await f.send("cwd", metadata=GPU)) == "gpu-b"
         async with f.session.get(f"{f.url}/agents") as response:
@@ -201,7 +201,7 @@ async def test_a_server_alone_has_one_role(place: Place) -> None:
         assert folder(await a.send("cwd", metadata={"bridge": {"role": "build"}})) == (
             place.workspace.name
         )
-        text = "Unknown role; there are: build."
+        text = "No role gpu. Roles: build."
         assert text in await refused(a, metadata=GPU)
         assert text in await refused(Client(a.session, a.url, "0.3"), metadata=GPU)
         wrong = await refused(a, metadata={"bridge": {"role": 7}})

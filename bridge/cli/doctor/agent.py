@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from bridge.adapter import Adapter
 from bridge.cli.doctor.adapters import COLUMNS, ability
 from bridge.cli.doctor.mcp import own_entries
-from bridge.cli.doctor.report import SETTINGS, AgentReport, Check, failed, note, ok
+from bridge.cli.doctor.report import ADAPTER, SETTINGS, AgentReport, Check, failed, note, ok
 from bridge.cli.doctor.talk import Talk, Within
 from bridge.errors import ConfigurationError, LaunchError
 from bridge.process.process_tree import missed
@@ -158,7 +158,7 @@ class _Examination:
             checks.append(failed("program", self.shown(str(error)), step))
         except Exception as error:  # an adapter of another package can raise anything
             text = self.shown(f"the adapter failed: {type(error).__name__}: {error}")
-            checks.append(failed("adapter", text, "report it to the author of the adapter"))
+            checks.append(failed(ADAPTER, text, "report it to the author of the adapter"))
         return checks
 
     def shown(self, text: str) -> str:

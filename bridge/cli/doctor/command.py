@@ -16,6 +16,7 @@ from bridge.cli.doctor.agent import Candidate, examine
 from bridge.cli.doctor.database import broker, database
 from bridge.cli.doctor.machine import kept, machine, port, state, unix_socket, workspace
 from bridge.cli.doctor.report import (
+    ADAPTER,
     SETTINGS,
     AgentReport,
     Check,
@@ -27,6 +28,7 @@ from bridge.cli.doctor.report import (
     note,
     section,
     status,
+    unlisted,
     verdict,
 )
 from bridge.cli.doctor.shares import shares
@@ -49,11 +51,13 @@ async def doctor(
     agent: str | None = None,
     *,
     live: bool = False,
+    whole: bool = False,
     for_programs: bool = False,
     within: Within | None = None,
 ) -> int:
     """Check the machine and all agents, or only `agent` (an id of CONFIG_FILE, or the name of an
-    adapter), and print a report, `for_programs` as JSON. Returns the exit status. Raises
+    adapter), and print a report, `for_programs` as JSON. `whole`: also list the known CLIs that are
+    not checked. Returns the exit status. Raises
     ConfigurationError for an unknown agent."""
     configure_logging("ERROR")
     task, ended_by = asyncio.current_task(), []
@@ -66,9 +70,8 @@ async def doctor(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     try:
-        return await _Doctor(loaded, within=within or Within(), live=live, quiet=for_programs).run(
-            agent
-        )
+        run = _Doctor(loaded, within=within or Within(), live=live, quiet=for_programs)
+        return await run.run(agent, whole=whole)
     except asyncio.CancelledError:
         if not ended_by:
             raise
@@ -86,7 +89,7 @@ class _Doctor:
         self._deep = False
         self._quiet = quiet
 
-    async def run(self, agent: str | None) -> int:
+    async def run(self, agent: str | None, *, whole: bool) -> int:
         self._say(f"coding-agent-bridge {__version__}")
         if agent:
             one = named(self._loaded, agent)
@@ -103,19 +106,26 @@ class _Doctor:
         for report in skipped:
             if not report.like:
                 self._show(report)
-        others = [one for one in skipped if one.like and one.found]
-        if others:
-            self._say("\n" + further(others))
-        known = [one for one in (*agents, *skipped) if not one.like]
-        missing = [one for one in known if not (one.found or one.served)]
-        if missing:
-            self._say("\n" + absent(missing))
+        self._list(agents, skipped, whole=whole)
         every = [*agents, *skipped]
         code = status(server, every)
         self._say("\n" + verdict(code, server, every))
         if self._quiet:
             print(json.dumps(as_json(code, server, every), indent=2))
         return code
+
+    def _list(self, agents: list[AgentReport], skipped: list[AgentReport], *, whole: bool) -> None:
+        """The known CLIs that were not checked; unless `whole`, only their number."""
+        missing = [one for one in (*agents, *skipped) if not (one.like or one.shown)]
+        others = [one for one in skipped if one.like and one.found]
+        if not whole:
+            if left := len(missing) + len(others):
+                self._say(f"\n{unlisted(left)}")
+            return
+        if others:
+            self._say("\n" + further(others))
+        if missing:
+            self._say("\n" + absent(missing))
 
     def _say(self, text: str) -> None:
         if not self._quiet:
@@ -148,7 +158,7 @@ class _Doctor:
         for name in sorted(known, key=lambda name: _rank(known[name])):
             adapter = known[name]
             if isinstance(adapter, str):
-                check = failed("adapter", adapter, f"repair or uninstall the package of {name}")
+                check = failed(ADAPTER, adapter, f"repair or uninstall the package of {name}")
                 skipped.append(AgentReport(name, name, adapter, False, [check]))
             elif name not in [one.adapter.name for one in served] and adapter.binary:
                 path = shutil.which(adapter.binary)
@@ -188,7 +198,7 @@ class _Doctor:
         return [task.result() for task in tasks]
 
     def _show(self, report: AgentReport) -> None:
-        if report.found or report.served:
+        if report.shown:
             self._say("\n" + agent_section(report))
 
 

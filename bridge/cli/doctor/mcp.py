@@ -30,5 +30,5 @@ def own_entries(agent: ConfiguredAgent) -> Iterator[Check]:
     for path in (os.path.join(top, name) for top in (home, workspace) for name in names):
         with suppress(OSError):
             if MCP_ENTRY.search(Path(path).read_text("utf-8", "replace")):
-                text = f"{path} names a bridge as an MCP server; a bridge refuses its own agents"
-                yield note("mcp", f"{text}: remove it, or give the agent a token", file=path)
+                text = f"{path} names a bridge: it is for your own sessions of this CLI"
+                yield note("mcp", f"{text}; a task of a bridge cannot use it", file=path)

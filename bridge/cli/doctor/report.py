@@ -27,6 +27,7 @@ from bridge.task.text import exact
 
 MARKS = {"ok": "ok", "failed": "!!", "note": "--"}
 SETTINGS = "settings"  # name of the check of the settings
+ADAPTER = "adapter"  # name of the failed check of an adapter that raises an exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,13 @@ class AgentReport:
     @property
     def found(self) -> bool:
         return self.program is not None
+
+    @property
+    def shown(self) -> bool:
+        """Whether people see its checks: it is installed, or settings name it, or the package of
+        its adapter is broken."""
+        broken = any(check.failed and check.name == ADAPTER for check in self.checks)
+        return self.found or self.served or broken
 
     @property
     def ready(self) -> bool:
@@ -126,6 +134,11 @@ def further(agents: Sequence[AgentReport]) -> str:
     line = command("doctor", "--agent")
     lines = [f"  --  {one.id:{width}}  as {one.like}: {line} {one.id}" for one in agents]
     return "\n".join(["further adapters of the same programs", *lines])
+
+
+def unlisted(number: int) -> str:
+    kind = "adapter is" if number == 1 else "adapters are"
+    return f"{number} further {kind} known: {command('doctor', '--all')}"
 
 
 def verdict(code: int, server: Iterable[Check], agents: Sequence[AgentReport]) -> str:

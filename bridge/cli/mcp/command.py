@@ -6,15 +6,19 @@ import argparse
 import asyncio
 import os
 import signal
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 
 import orjson
 
-from bridge.cli.mcp.finder import BridgeFinder, Connections
-from bridge.cli.mcp.proxy import Json, Proxy
+from bridge.cli.mcp.finder import BridgeFinder
+from bridge.cli.mcp.front import Front, Json
 from bridge.cli.mcp.stdio import StandardStreams
 from bridge.client import config
-from bridge.client.failure import ClientError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from bridge.cli.mcp.proxy import Proxy
 
 FLUSHES_WITHIN = 0.1  # seconds
 
@@ -26,32 +30,38 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _serve(url: str | None, *, starts: bool) -> None:
-    cwd = os.getcwd()
-    finder = BridgeFinder(cwd, url=url, starts=starts)
+    finder = BridgeFinder(os.getcwd(), url=url, starts=starts)
     streams = StandardStreams()
 
     def write(message: Json) -> None:
         streams.write(orjson.dumps(message))
 
-    async with Connections() as connections:
-        proxy = Proxy(finder, connections.through, write, cwd)
-        starting = asyncio.create_task(_find(finder))  # before the first request
-        reading = asyncio.create_task(_read(streams, proxy))
+    async with AsyncExitStack() as at_end:
+
+        def connect() -> Proxy:
+            return _proxy(finder, write, at_end)
+
+        reading = asyncio.create_task(_read(streams, Front(finder, write, connect)))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, reading.cancel)
         with suppress(asyncio.CancelledError):
             await reading
-        await proxy.close()
-        starting.cancel()
     streams.close(FLUSHES_WITHIN)
 
 
-async def _find(finder: BridgeFinder) -> None:
-    with suppress(ClientError):  # each request gets it
-        await finder.find()
+def _proxy(finder: BridgeFinder, write: Callable[[Json], None], at_end: AsyncExitStack) -> Proxy:
+    """The proxy. Its library for HTTP takes a third of the memory of the command."""
+    from bridge.cli.mcp.connections import Connections
+    from bridge.cli.mcp.proxy import Proxy
+
+    connections = Connections()
+    at_end.push_async_exit(connections)
+    proxy = Proxy(finder, connections.through, write, os.getcwd())
+    at_end.push_async_callback(proxy.close)
+    return proxy
 
 
-async def _read(streams: StandardStreams, proxy: Proxy) -> None:
+async def _read(streams: StandardStreams, front: Front) -> None:
     async for line in streams.lines():
-        proxy.receive(line)
+        front.receive(line)

@@ -15,6 +15,7 @@ from bridge.errors.program import command
 NAME = "bridge"
 TOKEN = "BRIDGE_TOKEN"  # noqa: S105 - the name of a variable
 DEFAULT_URL = "http://127.0.0.1:41242"
+QUICK = "BRIDGE_MCP_FORMS=quick"  # of a bridge that `mcp` starts: its forms take the fewest keys
 START_SECONDS, CALL_SECONDS = 20, 120  # a call waits up to 50 s, and a person may answer meanwhile
 Json = dict[str, Any]
 
@@ -67,7 +68,8 @@ def _bearer(reference: str) -> Mapping[str, str]:
 
 
 def _claude_code(line: Sequence[str]) -> str:
-    return shlex.join(["claude", "mcp", "add", "--scope", "user", NAME, "--", *line])
+    words = ["claude", "mcp", "add", "--scope", "user", NAME, "-e", QUICK]
+    return shlex.join([*words, "--", *line])
 
 
 def _claude_code_http(url: str) -> str:

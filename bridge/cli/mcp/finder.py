@@ -6,8 +6,6 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-import aiohttp
-
 from bridge.cli.starter import Starter
 from bridge.client import config
 from bridge.client.credentials import (
@@ -42,32 +40,6 @@ class Address:
         return cls(reference, token, is_loopback(reference))
 
 
-class Connections:
-    """Connections over TCP, and through each Unix socket: a bridge that starts again may have
-    another one. They close together."""
-
-    def __init__(self) -> None:
-        self._open: dict[str | None, aiohttp.ClientSession] = {}
-
-    async def __aenter__(self) -> Connections:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        for session in self._open.values():
-            await session.close()
-
-    def through(self, socket: str | None) -> aiohttp.ClientSession:
-        """`socket`: the path of a Unix socket; None for TCP."""
-        if socket not in self._open:
-            connector = (
-                aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
-            )
-            self._open[socket] = aiohttp.ClientSession(
-                connector=connector, read_bufsize=2**18, cookie_jar=aiohttp.DummyCookieJar()
-            )
-        return self._open[socket]
-
-
 class BridgeFinder:
     """`url`: the address of the bridge; None: the bridge of this user whose agents may work in
     `cwd`. `starts`: start one if there is none."""
@@ -78,6 +50,10 @@ class BridgeFinder:
         self._starts = starts
         self._starter = Starter(self._cwd)
         self._expected_until = 0.0
+
+    def is_there(self) -> bool:
+        """Whether a bridge runs, as far as this machine knows: one at a given address may."""
+        return self._url is not None or self._starter.present() is not None
 
     async def find(self) -> Address:
         """Raises ClientError if none is found and none can be started."""

@@ -21,20 +21,21 @@ import aiohttp
 import orjson
 
 from bridge.cli.mcp.finder import Address, BridgeFinder
+from bridge.cli.mcp.front import Json, error_message
 from bridge.client.connection import CONNECT_WITHIN, read_events
 from bridge.client.failure import ClientError
+from bridge.transports.mcp.announced import META, negotiated
 
 REPEATS_FOR = 60.0  # seconds after which an unreachable bridge is an error
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.0)  # seconds between two attempts; the last one repeats
 MOST_LOSSES = 3  # of the connection of one request; a restart causes one
 ANSWERS_AT_END = 0.4  # seconds for answers that are on their way when the client leaves
-PARSE_ERROR, INVALID_REQUEST, INTERNAL_ERROR = -32700, -32600, -32603
+INTERNAL_ERROR = -32603
 NAMED = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
-_META = "io.modelcontextprotocol/protocolVersion"
+_META = f"{META}protocolVersion"
 _MOST_ID = 100  # characters of a request id in a header
 _RETRY = (502, 503, 504)
 _PLAIN = re.compile(r"(?! )[\x20-\x7e]*(?<! )")
-Json = dict[str, Any]
 
 
 class _Lost(Exception):
@@ -43,9 +44,10 @@ class _Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """A session of a revision that begins with `initialize`."""
+    """A session of a revision that begins with `initialize`. `id`: None before a bridge has begun
+    it."""
 
-    id: str
+    id: str | None
     revision: str
 
 
@@ -66,24 +68,25 @@ class Proxy:
         self._cwd = cwd
         self._name = secrets.token_hex(16)
         self._calls: dict[str, tuple[Json, asyncio.Task[None]]] = {}
-        self._notifying: asyncio.Task[None] | None = None
+        self._first: asyncio.Task[None] | None = None  # later messages wait for it
         self._initialize: Json | None = None
         self._session: _Session | None = None
         self._renewing = asyncio.Lock()
         self._asked: dict[str, tuple[Any, str]] = {}  # ids of the bridge, and the calls that asked
         self._reached = False  # a bridge has answered
 
-    def receive(self, line: bytes) -> None:
+    def adopt(self, initialize: Json) -> None:
+        """The client has begun a session of which no bridge knows."""
+        self._initialize, self._session = initialize, _Session(None, negotiated(initialize))
+
+    def receive(self, message: Json) -> None:
         """Begin to forward a message of the client."""
-        try:
-            message = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            return self._write(_error(None, PARSE_ERROR, "The line is not JSON."))
-        if not isinstance(message, dict):
-            return self._write(_error(None, INVALID_REQUEST, "The line is not a JSON object."))
         if "method" in message and "id" in message:
             name = _key(message["id"])
-            self._calls[name] = message, asyncio.create_task(self._call(name, message))
+            call = asyncio.create_task(self._call(name, message, self._first))
+            self._calls[name] = message, call
+            if message["method"] == "initialize":
+                self._first = call
         elif message.get("method") == "notifications/cancelled":
             self._cancel(message)
         elif "method" in message:
@@ -101,7 +104,7 @@ class Proxy:
         again = [asyncio.create_task(self._repeat_at_end(one)) for one in waiting]
         if again:
             await asyncio.wait(again, timeout=ANSWERS_AT_END)
-        for task in (*tasks, *again, *filter(None, [self._notifying])):
+        for task in (*tasks, *again, *filter(None, [self._first])):
             task.cancel()
 
     # --- messages that need no answer ------------------------------------------------------------
@@ -122,7 +125,7 @@ class Proxy:
 
     def _notify(self, message: Json, then: Callable[[], object] | None = None) -> None:
         """Send a message after the ones before it. Requests wait for it."""
-        self._notifying = asyncio.create_task(self._send(message, self._notifying, then))
+        self._first = asyncio.create_task(self._send(message, self._first, then))
 
     async def _send(
         self,
@@ -134,27 +137,32 @@ class Proxy:
             await asyncio.wait([before])
         # A bridge that restarts meanwhile has lost the request that the message names.
         with suppress(ClientError, aiohttp.ClientError, OSError):
-            address = await self._finder.find()
-            headers = self._headers(address, message)
-            async with self._open(address, message, headers):
-                pass
+            if self._finder.is_there():
+                address = await self._finder.find()
+                headers = self._headers(address, message)
+                async with self._open(address, message, headers):
+                    pass
         if then:
             then()
 
     # --- requests --------------------------------------------------------------------------------
 
-    async def _call(self, name: str, message: Json) -> None:
+    async def _call(self, name: str, message: Json, before: asyncio.Task[None] | None) -> None:
         """Forward a request until it is answered."""
-        if self._notifying:
-            await asyncio.wait([self._notifying])
+        if before:
+            await asyncio.wait([before])
         if message["method"] == "initialize":
             self._initialize, self._session = message, None
         try:
             await self._until_answered(name, message)
         except ClientError as error:
-            self._write(_error(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error}"))
+            self._write(
+                error_message(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error}")
+            )
         except Exception as error:
-            self._write(_error(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error!r}"))
+            self._write(
+                error_message(message["id"], INTERNAL_ERROR, f"coding-agent-bridge: {error!r}")
+            )
             raise
         finally:
             self._forget_questions(name)
@@ -168,6 +176,8 @@ class Proxy:
             session = self._session
             try:
                 address = await self._finder.find()
+                if session and session.id is None:
+                    await self._renew(session)
                 if await self._post(name, address, message):
                     return
                 await self._renew(session)
@@ -226,7 +236,8 @@ class Proxy:
     # --- sessions, and the questions of the bridge in them ---------------------------------------
 
     async def _renew(self, lost: _Session | None) -> None:
-        """Begin a session in place of the lost one. The client does not see it."""
+        """Begin a session in place of the lost one, or of one that no bridge knows. The client does
+        not see it."""
         async with self._renewing:
             if self._session is not lost or self._initialize is None:
                 return
@@ -235,7 +246,9 @@ class Proxy:
             async with self._open(address, self._initialize, headers) as response:
                 await response.read()
                 session = response.headers.get("Mcp-Session-Id")
-            if session and lost:
+            if session is None:
+                raise ClientError("", f"the bridge began no session: HTTP {response.status}")
+            if lost:
                 self._session = _Session(session, lost.revision)
                 ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
                 await self._send(ready, None, None)
@@ -287,7 +300,7 @@ class Proxy:
             headers["Mcp-Method"] = str(method)
             if isinstance(name, str):
                 headers["Mcp-Name"] = _header_value(name)
-        elif self._session and method != "initialize":
+        elif self._session and self._session.id and method != "initialize":
             headers["Mcp-Session-Id"] = self._session.id
             headers["MCP-Protocol-Version"] = self._session.revision
         return headers
@@ -306,10 +319,6 @@ def _key(identity: Any) -> str:
     return json.dumps(identity)
 
 
-def _error(identity: Any, code: int, text: str) -> Json:
-    return {"jsonrpc": "2.0", "id": identity, "error": {"code": code, "message": text}}
-
-
 def _answer_in(body: bytes, status: int, identity: Any) -> Json:
     """The response to a request. An error of HTTP becomes one of JSON-RPC."""
     try:
@@ -321,7 +330,7 @@ def _answer_in(body: bytes, status: int, identity: Any) -> Json:
     error = found.get("error") if isinstance(found, dict) else None
     said = error.get("message") if isinstance(error, dict) else error
     text = f"coding-agent-bridge: HTTP {status}{f': {said}' if said else ''}"
-    return _error(identity, INTERNAL_ERROR, text)
+    return error_message(identity, INTERNAL_ERROR, text)
 
 
 def _header_value(text: str) -> str:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import sys
 import threading
 from collections.abc import AsyncIterator
-
-from bridge.client.connection import read_lines
 
 _CHUNK = 2**16
 _STDIN, _STDOUT = 0, 1
@@ -20,7 +19,8 @@ class StandardStreams:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._chunks: asyncio.Queue[bytes] = asyncio.Queue()
+        self._input = asyncio.StreamReader(limit=sys.maxsize)
+        self._ended = False
         self._output: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
         self._writer = threading.Thread(target=self._write, daemon=True)
@@ -28,8 +28,8 @@ class StandardStreams:
 
     async def lines(self) -> AsyncIterator[bytes]:
         """The lines of stdin until its end, or until the reader of stdout has exited."""
-        async for line in read_lines(self._received()):
-            if line:
+        while line := await self._input.readline():
+            if line := line.strip():
                 yield line
 
     def write(self, line: bytes) -> None:
@@ -40,15 +40,18 @@ class StandardStreams:
         self._output.put(None)
         self._writer.join(within)
 
-    async def _received(self) -> AsyncIterator[bytes]:
-        while chunk := await self._chunks.get():
-            yield chunk
-        yield b"\n"  # ends a line without an end
+    def _feed(self, chunk: bytes) -> None:
+        """Take the next bytes; none are the end, after which others are dropped."""
+        if not chunk:
+            self._ended = True
+            self._input.feed_eof()
+        elif not self._ended:
+            self._input.feed_data(chunk)
 
     def _read(self) -> None:
         try:
             while chunk := os.read(_STDIN, _CHUNK):
-                self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
+                self._loop.call_soon_threadsafe(self._feed, chunk)
         except OSError:
             pass  # the terminal has closed
         self._end()
@@ -64,6 +67,6 @@ class StandardStreams:
 
     def _end(self) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._chunks.put_nowait, b"")
+            self._loop.call_soon_threadsafe(self._feed, b"")
         except RuntimeError:
             pass  # the loop has ended

@@ -20,8 +20,7 @@ from bridge.runtime.tasks import TaskManager
 from bridge.server.app.documents import Document, cached
 from bridge.server.openapi import document
 from bridge.server.settings.sections import ServerSettings
-from bridge.task.nearest import nearest
-from bridge.task.text import one_line
+from bridge.task.nearest import no_such
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 from bridge.transports.jsonrpc import JsonRpc
 from bridge.transports.listener.origin import OriginCheck
@@ -32,7 +31,6 @@ from bridge.transports.rest import Rest
 
 JSONRPC_PATHS = ("/a2a/jsonrpc", "/a2a/jsonrpc/", "/a2a", "/a2a/")
 CARD_PATHS = ("/.well-known/agent-card.json", "/.well-known/agent.json")
-_LONGEST_NAME = 64  # characters of the id of an agent in an error
 ADDRESSES = 32  # different base URLs of one server for which its cards are cached
 MakeCard = Callable[[str], Card]
 
@@ -90,8 +88,7 @@ class Sites:
         _, first, *rest = path.split("/", 3)
         if first != "agents" or not rest or rest[0] in self.agents:
             return None
-        name = one_line(rest[0][:_LONGEST_NAME])
-        return f"No agent {name}. Agents: {', '.join(self.agents)}.{nearest(name, self.agents)}"
+        return no_such("agent", rest[0], self.agents)
 
     def base(self, request: web.Request) -> str:
         """The base URL of the server: PUBLIC_URL, otherwise the one of the request. On the Unix

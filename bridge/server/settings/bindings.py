@@ -20,8 +20,8 @@ class McpSettings(Section, alias_generator=prefixed("bridge_mcp_")):
     """The party that may approve a step of an agent. person: with a form of the MCP client, or with
     an A2A client; model: also the model that delegated, if its token has the scope `approve`."""
     forms: Literal["full", "quick"] = "full"
-    """Forms for permissions. full: the options of the agent, refusals first; quick: no fields, and
-    Accept allows once."""
+    """Forms for permissions. full: the options of the agent, refusals first; quick: one field
+    for y (allow once), a (allow always) or n (deny)."""
     depth: Count = 2
     """Maximum number of agents that delegate to each other through MCP."""
 

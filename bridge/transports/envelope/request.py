@@ -12,12 +12,11 @@ from multidict import CIMultiDict
 from bridge import errors
 from bridge.a2a.codec import Codec, Operation
 from bridge.a2a.codecs import CODECS
-from bridge.task.nearest import nearest
+from bridge.task.nearest import unknown_method
 from bridge.transports import sse
 from bridge.transports.negotiation import ServiceParameters, codec_for
 
 RequestId = str | int | float | None
-_LONGEST_METHOD = 100  # characters in an error
 MAX_ID = 256  # characters; every item of a stream repeats the id
 PARAMETERS = "a2a-service-parameters"
 """The member with the service parameters, of the request or of `params.metadata`."""
@@ -138,8 +137,7 @@ def method_of(envelope: Mapping[str, Any], request: ServiceParameters) -> tuple[
     codecs = tuple(codec for codec in CODECS if method in codec.methods)
     if not codecs:
         known = [one for codec in CODECS for one in codec.methods]
-        hint = nearest(method[:_LONGEST_METHOD], known)
-        raise errors.MethodNotFound(f"Unknown method {method[:_LONGEST_METHOD]!r}.{hint}")
+        raise errors.MethodNotFound(unknown_method(method, known))
     return method, codec_for(request, method, codecs)
 
 

@@ -23,7 +23,8 @@ from bridge.a2a.codec import STREAMING, Codec, Operation
 from bridge.a2a.codecs import CODECS
 from bridge.auth.principal import Principal
 from bridge.auth.token_bucket import RateLimitedLogs
-from bridge.errors import InvalidParams, RequestError, Unavailable
+from bridge.errors import InvalidParams, MethodNotFound, RequestError, Unavailable
+from bridge.task.nearest import no_such, unknown_method
 from bridge.telemetry.observation import REQUEST, RequestInfo, observed
 from bridge.transports import sse
 from bridge.transports.grpc.messages import POOL, StreamItems, decode, encode, message_class
@@ -89,6 +90,30 @@ class _Prepared:
     seen: int | None
 
 
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The handlers by the path of their method. `refuse` ends the call of an unknown method."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Any],
+        refuse: Callable[[Context, Exception], Awaitable[None]],
+    ) -> None:
+        self._handlers = handlers
+        self._refuse = refuse
+
+    def service(self, details: Any) -> Any:
+        _, service, method = details.method.rsplit("/", 2)
+        if service != SERVICE or details.method in self._handlers:
+            return self._handlers.get(details.method)
+        known = [path.rpartition("/")[2] for path in self._handlers]
+        error = MethodNotFound(unknown_method(method, known))
+
+        async def refuse(messages: object, context: Context) -> None:
+            await self._refuse(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(refuse)
+
+
 class A2AService:
     """`agents` by tenant; the tenant "" is the agent at the root. `ours`: the address of the
     listener, as in RpcRequest. `stall`: seconds after which a stream ends if its client does not
@@ -122,8 +147,8 @@ class A2AService:
         for one in methods():
             answer = self._stream if one.operation in STREAMING else self._call
             guarded = partial(self._guarded, answer, one)
-            handlers[one.name] = grpc.stream_stream_rpc_method_handler(guarded)
-        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+            handlers[f"/{SERVICE}/{one.name}"] = grpc.stream_stream_rpc_method_handler(guarded)
+        return _Handlers(handlers, self.refuse)
 
     async def principal(self, context: Context) -> tuple[Principal, RpcRequest]:
         """The sender of a call. Raises Unauthenticated, the errors of Identity, and Unavailable if
@@ -223,8 +248,7 @@ class A2AService:
 
     def _agent(self, tenant: str) -> GrpcAgent:
         if tenant not in self._agents:
-            tenants = ", ".join(filter(None, self._agents))
-            text = f"No agent has this tenant. Tenants: {tenants or 'none'}."
+            text = no_such("agent", tenant, [*filter(None, self._agents)])
             raise InvalidParams(text, [("tenant", "unknown")])
         return self._agents[tenant]
 

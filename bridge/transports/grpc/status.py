@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 from google.protobuf.json_format import ParseDict
 
+from bridge.errors import MethodNotFound
 from bridge.transports.grpc.messages import POOL, message_class
 from bridge.transports.rest import encode_error
 
@@ -20,7 +21,8 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str, bytes]:
     """The code, the text, and a google.rpc.Status as bytes. An unexpected exception reveals no
     details. The last details are left out if they exceed MOST_DETAILS."""
     encoded = encode_error(error)
-    code = grpc.StatusCode[encoded["status"]]
+    is_unknown = isinstance(error, MethodNotFound)  # over HTTP, it is a path that is not found
+    code = grpc.StatusCode["UNIMPLEMENTED" if is_unknown else encoded["status"]]
     text = _shortened(encoded["message"])
     body: dict[str, Any] = {
         "code": code.value[0],

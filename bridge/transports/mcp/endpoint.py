@@ -17,14 +17,13 @@ from bridge.auth.revocations import Revocations
 from bridge.errors import Unauthenticated
 from bridge.telemetry.observation import REQUEST, observed
 from bridge.transports.mcp import asgi
+from bridge.transports.mcp.announced import INVALID_REQUEST, MODERN
 from bridge.transports.mcp.sessions import SessionCount
 from bridge.transports.negotiation import JSON, declares_json
 from bridge.transports.operation import PRINCIPAL
 
 PATH = "/mcp"
 SESSION, REVISION = "Mcp-Session-Id", "MCP-Protocol-Version"
-MODERN = "2026-07-28"  # the first revision without sessions
-_INVALID_REQUEST = -32600
 
 
 class Service(Protocol):
@@ -155,6 +154,6 @@ class Endpoint:
 
 
 def _error(status: int, text: str) -> web.Response:
-    error = {"code": _INVALID_REQUEST, "message": text}
+    error = {"code": INVALID_REQUEST, "message": text}
     body = orjson.dumps({"jsonrpc": "2.0", "id": None, "error": error})
     return web.Response(status=status, body=body, content_type=JSON)

@@ -18,7 +18,8 @@ REASON_CHARS = 500
 TEXT_CHARS = 16_384
 FIRST_WITH_LISTS = "2025-11-25"  # the first revision in which a form can have a list
 ACTIONS = ("accept", "decline", "cancel")
-_ALLOWS_ONCE = "allow_once"
+_YES = {"y": "allow_once", "yes": "allow_once", "a": "allow_always", "always": "allow_always"}
+_NO = ("n", "no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ Outcome = Decision | Literal["misfit", "cancel"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """The form for a question. `asker`: the agent and its project. `quick`: no fields; the form
-    only allows once. `revision`: of the protocol."""
+    """The form for a question. `asker`: the agent and its project. `quick`: a permission has one
+    field, for a letter. `revision`: of the protocol."""
 
     question: Question
     task_id: str
@@ -53,13 +54,28 @@ class Form:
         return f"{self.asker} asks: {asked}\nOther way to answer: {link(self.task_id)}"
 
     @property
-    def _only_allows(self) -> bool:
-        return self.quick and self.question.kind == "permission" and self._once is not None
+    def takes_letter(self) -> bool:
+        """Whether y, n and a decide. Other words decide nothing: they may be a paste, or keys that
+        were typed before the form appeared."""
+        return self.quick and self.question.kind == "permission" and "allow_once" in self._yes
 
     @property
-    def _once(self) -> Option | None:
-        options = self.question.options
-        return next((one for one in options if one.kind == _ALLOWS_ONCE), None)
+    def _yes(self) -> Mapping[str, Option]:
+        """The options that allow, by kind."""
+        return {
+            one.kind: one for one in reversed(self.question.options) if one.kind in _YES.values()
+        }
+
+    @property
+    def _letter(self) -> Json:
+        """The field for a letter."""
+        always = self._yes.get("allow_always")
+        title, meaning = "y or n", "y: allow once. n: deny; a reason may follow."
+        if always:
+            name = exact(always.description or always.name, OPTION_CHARS)
+            title, meaning = "y, n or a", f"{meaning} a: {name.rstrip('.')}."
+        described = {"title": title, "description": meaning}
+        return {"type": "string", **described, "maxLength": REASON_CHARS}
 
     @property
     def _takes_words(self) -> bool:
@@ -83,8 +99,12 @@ class Form:
 
     def _schema(self) -> Json:
         names = list(self._names)
-        if self._only_allows:
-            return {"type": "object", "properties": {}}
+        if self.takes_letter:
+            return {
+                "type": "object",
+                "properties": {"answer": self._letter},
+                "required": ["answer"],
+            }
         if self._takes_words:
             answer: Json = {"answer": {"type": "string", "maxLength": TEXT_CHARS}}
             others = {"instead": {"type": "string", "enum": names}} if names else {}
@@ -107,17 +127,29 @@ class Form:
                 content = response.get("content")
                 return self._accepted(content if isinstance(content, dict) else {})
             case "decline":
-                refused = denial(self.question, "")
-                option = refused.option if refused else None
-                if option:
-                    return Decision((option.id,))
-                return Decision(text="no") if refused else "cancel"
+                return self._refused("")
         return "cancel"
+
+    def _refused(self, reason: str) -> Outcome:
+        refused = denial(self.question, "")
+        if refused and refused.option:
+            return Decision((refused.option.id,), reason)
+        return Decision(text=reason or "no") if refused else "cancel"
+
+    def _decided(self, answer: Any) -> Outcome:
+        """The meaning of y or a, or of n and a reason."""
+        if not isinstance(answer, str) or len(answer) > REASON_CHARS:
+            return "misfit"
+        word, _, rest = answer.strip().partition(" ")
+        if word.lower() in _NO:
+            return self._refused(rest.strip())
+        chosen = self._yes.get(_YES.get(word.lower(), ""))
+        return Decision((chosen.id,)) if chosen and not rest else "misfit"
 
     def _accepted(self, content: Mapping[str, Any]) -> Outcome:
         names = self._names
-        if self._only_allows and self._once:
-            return Decision((self._once.id,))
+        if self.takes_letter:
+            return self._decided(content.get("answer"))
         if self._takes_words:
             if content.get("instead") in names:
                 return Decision((names[content["instead"]],))

@@ -16,6 +16,7 @@ from bridge.task.message import Message
 from bridge.task.state import Task
 from bridge.task.text import one_line
 from bridge.transports.json_body import in_thread, is_large
+from bridge.transports.mcp.announced import MIME, uri_of
 from bridge.transports.mcp.artifacts import artifact_text, named
 from bridge.transports.mcp.news import log_lines
 from bridge.transports.mcp.results import (
@@ -35,11 +36,6 @@ SUMMARY_WORDS = 2_000  # characters of the last words in a summary
 PARTS = ("text", "log")
 """The parts that are resources, too."""
 _URI = re.compile(r"bridge://tasks/([^/]{1,128})/(text|log)")
-_MIME = "text/plain"
-
-
-def uri_of(task_id: str, part: str) -> str:
-    return f"bridge://tasks/{task_id}/{part}"
 
 
 async def read_part(
@@ -112,7 +108,7 @@ async def read_piece(router: Router, arguments: Mapping[str, Any], principal: Pr
         return result(shown, content)
     shown["uri"] = uri_of(task_id, part)
     found = result(shown, content)
-    link = {"type": "resource_link", "uri": shown["uri"], "name": part, "mimeType": _MIME}
+    link = {"type": "resource_link", "uri": shown["uri"], "name": part, "mimeType": MIME}
     found["content"].append(link)
     return found
 
@@ -124,7 +120,7 @@ async def read_resource(router: Router, uri: str, principal: Principal) -> Json:
         raise TaskNotFound("There are only bridge://tasks/{id}/text and bridge://tasks/{id}/log.")
     text = await read_part(router, found[1], found[2], principal)
     text = text[:MOST].encode("utf-8", "replace")[:MOST].decode("utf-8", "ignore")
-    contents = [{"uri": uri, "mimeType": _MIME, "text": text}]
+    contents = [{"uri": uri, "mimeType": MIME, "text": text}]
     return {"resultType": "complete", "contents": contents}
 
 
@@ -143,7 +139,7 @@ async def list_resources(router: Router, principal: Principal) -> Sequence[Json]
                         "uri": uri_of(handle.task.id, "text"),
                         "name": f"{handle.task.id} text",
                         "title": title,
-                        "mimeType": _MIME,
+                        "mimeType": MIME,
                         "annotations": {"lastModified": changed},
                     }
                 )
@@ -151,13 +147,3 @@ async def list_resources(router: Router, principal: Principal) -> Sequence[Json]
         if not token:
             break
     return found[:NEWEST]
-
-
-TEMPLATES = [
-    {
-        "uriTemplate": uri_of("{id}", part),
-        "name": name,
-        "mimeType": _MIME,
-    }
-    for part, name in (("text", "The answer of a task"), ("log", "The steps of a task"))
-]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from bridge.a2a.requests import SendParams
@@ -13,6 +14,7 @@ from bridge.auth.principal import Principal
 from bridge.errors import InvalidParams, UnsupportedOperation
 from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle
+from bridge.task.answers import is_unread
 from bridge.task.events import Question
 from bridge.task.message import AnswerWay, DataPart, Message, Part, Role, TextPart
 from bridge.transports.mcp.calls import Call
@@ -35,7 +37,7 @@ class _Shown:
 
 
 class OpenQuestions:
-    """`approve`: the party that answers permissions. `quick`: forms for permissions have no fields.
+    """`approve`: the party that answers permissions. `quick`: forms for permissions take a letter.
     `asker`: the agent and the project of a task, for people."""
 
     def __init__(
@@ -96,6 +98,8 @@ class OpenQuestions:
         if not isinstance(response, Mapping) or response.get("action") not in ACTIONS:
             raise InvalidParams(f"The response to {key} needs an action: {', '.join(ACTIONS)}.")
         outcome = form.read(response)
+        if form.takes_letter and response["action"] == "accept" and _is_early(handle):
+            outcome = "misfit"
         if isinstance(outcome, Decision):
             with suppress(UnsupportedOperation):  # another answer was first
                 await self._send(handle, call, form.question, outcome, via="mcp-form")
@@ -161,6 +165,12 @@ class OpenQuestions:
         await self._router.send(
             SendParams(message, blocking=False, purpose="answer"), call.principal
         )
+
+
+def _is_early(handle: TaskHandle) -> bool:
+    """Whether the keys were typed before the form of the open question appeared."""
+    asked = handle.task.asked_at
+    return asked is not None and is_unread(datetime.now(UTC) - asked)
 
 
 def _mark(given: Mapping[str, Any]) -> str:

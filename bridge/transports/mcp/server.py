@@ -15,8 +15,8 @@ from typing import Any
 from mcp import types
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.caching import CacheableMethod, CacheHint
-from mcp.server.context import ServerRequestContext
+from mcp.server.caching import CacheHint
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -39,36 +39,32 @@ from bridge.errors import DataLoss, RequestError, TaskNotFound, Unavailable
 from bridge.runtime.router import Router
 from bridge.store.handle import TaskHandle
 from bridge.store.protocol import Store
+from bridge.task.nearest import no_such
 from bridge.telemetry.observation import REQUEST, RequestSubject, observed
 from bridge.telemetry.tracing.context import TRACES
+from bridge.transports.mcp.announced import EXTENSION, NAME, SCOPE, TEMPLATES, TTL, not_found
 from bridge.transports.mcp.asgi import EXCHANGE, App, Exchange
 from bridge.transports.mcp.calls import Call, Elicit, Json, observed_tool
 from bridge.transports.mcp.delegates import DelegateAgent
 from bridge.transports.mcp.delegation import Delegation
 from bridge.transports.mcp.keys import Marks
-from bridge.transports.mcp.outcome import TEMPLATES, list_resources, read_resource
+from bridge.transports.mcp.outcome import list_resources, read_resource
 from bridge.transports.mcp.questions import Approve, OpenQuestions
 from bridge.transports.mcp.sessions import IDLE
-from bridge.transports.mcp.tasks import EXTENSION, PolledTasks
+from bridge.transports.mcp.tasks import PolledTasks
 from bridge.transports.mcp.toolbox import Toolbox
 
 logging.getLogger("mcp").setLevel(logging.WARNING)
 for module in ("request_state", "streamable_http_manager", "runner"):  # a client can repeat it
     logging.getLogger(f"mcp.server.{module}").addFilter(RateLimitedLogs())
 
-NAME = "coding-agent-bridge"
 NO_RESOURCE = -32002  # of an unknown resource, in revisions with sessions
 MOST_STATE = 30 * 86_400.0  # seconds that a requestState is valid if questions have no limit
 MOST_SESSIONS = 1_000
 MOST_NAME = 200  # characters of a client's name and version
 MOST_DEPTH_TEXT = 3  # digits of a depth in a header
-# Lists depend on the configuration and on the credentials.
-CACHE: Mapping[CacheableMethod, CacheHint] = {
-    "server/discover": CacheHint(ttl_ms=60_000, scope="private"),
-    "tools/list": CacheHint(ttl_ms=60_000, scope="private"),
-    "resources/list": CacheHint(ttl_ms=0, scope="private"),
-    "resources/templates/list": CacheHint(ttl_ms=60_000, scope="private"),
-    "resources/read": CacheHint(ttl_ms=0, scope="private"),
+CACHE: Mapping[Any, CacheHint] = {
+    method: CacheHint(ttl_ms=ttl, scope=SCOPE) for method, ttl in TTL.items()
 }
 Context = ServerRequestContext[Any, Any]
 
@@ -170,7 +166,7 @@ class McpServer:
             bind_principal=lambda ctx: _exchange(ctx).principal.id,
         )
         # Without the library's own middleware, which is for OpenTelemetry.
-        server.middleware = [RequestStateBoundary(security, default_audience=NAME)]
+        server.middleware = [_hint, RequestStateBoundary(security, default_audience=NAME)]
         return server
 
     async def _list_tools(self, ctx: Context, params: Any) -> Json:
@@ -178,7 +174,7 @@ class McpServer:
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Json:
         if params.name not in self._tools.list:
-            raise MCPError(INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
+            raise MCPError(INVALID_PARAMS, no_such("tool", params.name, self._tools.list.names))
         call = _call(ctx, params.request_state, _plain(params.input_responses))
         _continue_trace(ctx)
         with _Errors(), observed_tool(params.name, call.principal.id):
@@ -256,6 +252,16 @@ class _Errors:
                 raise MCPError(self._unknown, str(error), self._data)
             case RequestError():
                 raise MCPError(INVALID_PARAMS, str(error))
+
+
+async def _hint(ctx: Context, call_next: CallNext) -> HandlerResult:
+    """Middleware that adds the similar method to the error for an unknown one."""
+    try:
+        return await call_next(ctx)
+    except MCPError as error:
+        if error.code == METHOD_NOT_FOUND and error.data == ctx.method:
+            raise MCPError(METHOD_NOT_FOUND, not_found(ctx.method), ctx.method) from None
+        raise
 
 
 def _exchange(ctx: Context) -> Exchange:

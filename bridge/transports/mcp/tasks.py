@@ -17,7 +17,6 @@ from bridge.transports.mcp.calls import Call
 from bridge.transports.mcp.questions import OpenQuestions
 from bridge.transports.mcp.results import Json, status_line
 
-EXTENSION = "io.modelcontextprotocol/tasks"
 STREAMING, ASKING, OTHERWISE = 1_000, 2_000, 5_000  # milliseconds between two polls
 _STATUS = {
     TaskState.COMPLETED: "completed",

@@ -1,41 +1,18 @@
-"""The tools: their names, texts and schemas, and the check of arguments.
-
-tools.json has the list that clients get, with the common parts of its schemas below `$defs`.
-"""
+"""The tools of a server, and the check of their arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any
 
-import orjson
 from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.exceptions import best_match
 
 from bridge.errors import InvalidParams
 from bridge.task.text import readable
+from bridge.transports.mcp.announced import load_tools
 
-LIST = Path(__file__).with_name("tools.json")
 SHOWN = 300  # characters of an error about an argument
-
-
-def load_tools() -> Sequence[Mapping[str, Any]]:
-    """The tools in the order of the list, with each `$ref` resolved."""
-    document = orjson.loads(LIST.read_bytes())
-    found: Sequence[Mapping[str, Any]] = _resolved(document["tools"], document["$defs"])
-    return found
-
-
-def _resolved(value: Any, definitions: Mapping[str, Any]) -> Any:
-    if isinstance(value, list):
-        return [_resolved(one, definitions) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if "$ref" in value:
-        name = value["$ref"].rpartition("/")[2]
-        return _resolved(definitions[name], definitions)
-    return {name: _resolved(member, definitions) for name, member in value.items()}
 
 
 class ToolList:
@@ -46,6 +23,10 @@ class ToolList:
         self._checks = {
             tool["name"]: Draft202012Validator(tool["inputSchema"]) for tool in self.tools
         }
+
+    @property
+    def names(self) -> Collection[str]:
+        return self._checks.keys()
 
     def __contains__(self, name: str) -> bool:
         return name in self._checks

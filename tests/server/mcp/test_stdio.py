@@ -15,6 +15,7 @@ from tests.support.mcp import Mcp, McpError, shown
 from tests.support.mcp_stdio import proxy, result
 from tests.support.served import Server
 
+CLIENT = {"name": "tests", "version": "1"}
 PERMIT = {"prompt": "permit q May I?\ntext  ended"}
 
 
@@ -67,6 +68,19 @@ async def test_a_client_of_an_older_revision(cab: Cab) -> None:
         answer = {"action": "accept", "content": {"decision": "Go on"}}
         client.line({"jsonrpc": "2.0", "id": form["id"], "result": answer})
         assert "ended" in shown(await result(calling))["text"]
+
+
+async def test_a_client_that_does_not_wait_for_the_session(cab: Cab) -> None:
+    async with proxy(cab) as client:
+        begun = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": CLIENT}
+        sent = [client.begin("initialize", begun, modern=False)]
+        client.notify("notifications/initialized")
+        sent += [client.begin("tools/list", {}, modern=False)]
+        sent += [client.tool_call("delegate", {"prompt": "text hello\ndone"}, modern=False)]
+        initialized, listed, delegated = [await result(one) for one in sent]
+        assert initialized["protocolVersion"] == "2025-11-25"
+        assert len(listed["tools"]) == 7
+        assert shown(delegated)["text"] == "hello"
 
 
 async def test_calls_run_at_the_same_time(cab: Cab, live: Liveness) -> None:

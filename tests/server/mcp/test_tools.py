@@ -84,7 +84,7 @@ def most_tokens(text: str) -> int:
         ("delegate", {}, "delegate needs prompt."),
         ("delegate", {"prompt": 5}, "prompt must be of the type string."),
         ("delegate", {"prompt": "x", "wait_seconds": 51}, "wait_seconds has the maximum 50."),
-        ("delegate", {"prompt": "x", "agent": "nope"}, "Unknown agent; there are: jsonl."),
+        ("delegate", {"prompt": "x", "agent": "nope"}, "No agent nope. Agents: jsonl."),
         ("delegate", {"prompt": "x", "model": "m"}, "Possible for model: none"),
         ("delegate", {"prompt": "x", "colour": "red"}, "delegate has no argument colour"),
         (

@@ -68,6 +68,17 @@ async def test_an_unknown_method_is_404(server: Server, method: str) -> None:
     assert (caught.value.status, caught.value.code) == (404, -32601)
 
 
+async def test_an_unknown_name_is_answered_with_a_similar_one(server: Server) -> None:
+    text = r"-32601 Method not found. Did you mean resources/read\?"
+    with pytest.raises(McpError, match=text):
+        await Mcp(server.http, server.url).call("resource/read", {})
+    async with session(server.http, server.url) as older:
+        with pytest.raises(McpError, match=text):
+            await older.call("resource/read", {})
+        with pytest.raises(McpError, match=r"No tool delgate. Tools: .* Did you mean delegate\?"):
+            await older.tool("delgate")
+
+
 async def test_discovery_names_the_extension(client: Mcp) -> None:
     found = await client.call("server/discover", {})
     assert found["resultType"] == "complete"

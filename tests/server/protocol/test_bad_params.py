@@ -669,6 +669,24 @@ async def test_an_unknown_address_is_not_found_in_json(
 
 
 @each(
+    ("path", "similar"),
+    [
+        ("/mesage:send", "/message:send"),
+        ("/tasks/t:cancle", "/tasks/t:cancel"),
+        ("/a2a/rest/task", "/a2a/rest/tasks"),
+        ("/a2a/rest/tasks/t/pushNotificationConfig", "/a2a/rest/tasks/t/pushNotificationConfigs"),
+        ("/a2a/jsonrcp", "/a2a/jsonrpc"),
+    ],
+)
+async def test_an_unknown_address_is_answered_with_a_similar_one(
+    asking: Asking, path: str, similar: str
+) -> None:
+    answer = await Rest(asking.server.http, asking.server.url).ask("POST", path)
+    assert answer.status in (404, 405)  # a part of a known path with another method
+    assert answer.error["message"].endswith(f". Did you mean {similar}?")
+
+
+@each(
     ("verb", "path", "allowed"),
     [
         ("GET", "/message:send", "POST"),

@@ -120,6 +120,8 @@ async def test_a_tenant_names_the_agent(write: Write) -> None:
         error = await refused(client.call("ListTasks", {"tenant": "three"}))
         assert error.code is grpc.StatusCode.INVALID_ARGUMENT
         assert error.details[1]["fieldViolations"][0]["field"] == "tenant"
+        error = await refused(client.call("ListTasks", {"tenant": "tow"}))
+        assert error.text == "No agent tow. Agents: one, two. Did you mean two?"
         declared = []
         for prefix in ("", "/agents/one", "/agents/two"):
             url = f"{server.url}{prefix}/.well-known/agent-card.json"
@@ -331,6 +333,10 @@ async def test_unknown_methods_are_unimplemented(workspace: Path) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await client.channel.unary_unary(name)(b"")
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.channel.unary_unary(f"/{SERVICE}/GetTsk")(b"")
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert caught.value.details() == "Unknown method 'GetTsk'. Did you mean GetTask?"
 
 
 async def test_a_quota_names_the_time_to_wait(workspace: Path) -> None:

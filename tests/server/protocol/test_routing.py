@@ -139,9 +139,9 @@ async def test_a_keyword_chooses_the_model_of_a_new_conversation_only(
 @pytest.mark.parametrize(
     ("metadata", "about"),
     [
-        (bridge(agent="frist"), "Did you mean first?"),
-        (bridge(skill="x"), "there are: first, Second-2_x, code, s"),
-        (bridge(profile="x"), "there are: none"),
+        (bridge(agent="frist"), "No agent frist. Agents: first, Second-2_x. Did you mean first?"),
+        (bridge(skill="x"), "No skill x. Skills: first, Second-2_x, code, s."),
+        (bridge(profile="x"), "No profile x. Profiles: none."),
         (bridge(agent=1), "not a string"),
         (bridge(agent=["first"]), "not a string"),
     ],
@@ -160,7 +160,7 @@ async def test_at_its_own_address_an_agent_is_alone(write: Write) -> None:
         first = of(server, "first")
         assert await folder(first, "text refactor\ncwd", metadata=bridge(agent="first")) == "one"
         for wish in ({"agent": "Second-2_x"}, {"skill": "s"}, {"profile": "complex"}):
-            with pytest.raises(RpcError, match="there are"):
+            with pytest.raises(RpcError, match=r"No (agent|skill|profile) "):
                 await first.send("cwd", metadata=bridge(**wish))
 
 

@@ -30,6 +30,7 @@ class Careful(Jsonl):  # type: ignore[misc]
     `hook` in any case."""
 
     project_files: ClassVar[tuple[str, ...]] = ("settings.json", "hook")
+    instructions: ClassVar[tuple[str, ...]] = ("AGENTS.md",)
     always_loaded: ClassVar[tuple[str, ...]] = ("hook",)
 
     def launch(self) -> Launch:
@@ -65,6 +66,43 @@ async def test_after_a_denial_the_agent_does_not_load_the_files(workspace: Path)
     async with serving_careful(workspace, "deny") as server:
         task = await server.client().send("env")
     assert state(task) == "completed" and not uses(task)
+
+
+def notices(items: list[Json]) -> list[Json]:
+    """The statuses about files that the agent does not use."""
+    return [one for one in items if facts(one).get("type") == "ignored"]
+
+
+async def test_the_first_task_says_once_which_files_are_ignored(
+    workspace: Path, http: aiohttp.ClientSession
+) -> None:
+    """A new process of the CLI, and a new server, do not say it again. Takes a second: two
+    servers."""
+    for name in ("settings.json", "AGENTS.md"):
+        (workspace / name).write_text("{}")
+    settings = scripted(workspace) | {"AGENT_ADAPTER": NAME, "BRIDGE_SESSION_IDLE_MS": "0"}
+    async with bridge(workspace, **settings) as server:
+        client = Client(http, server.url)
+        items = await client.collect("text hi\ndone")
+        (notice,) = notices(items)
+        assert facts(notice)["files"] == ["AGENTS.md", "settings.json"]
+        assert "does not use AGENTS.md, settings.json" in said(notice)
+        context = items[0]["task"]["contextId"]
+        assert notices(await client.collect("text hi\ndone", contextId=context)) == []
+    async with bridge(workspace, **settings) as server:
+        client = Client(http, server.url)
+        assert notices(await client.collect("text hi\ndone", contextId=context)) == []
+        assert notices(await client.collect("text hi\ndone"))  # another conversation
+
+
+@pytest.mark.parametrize(("policy", "told"), [("ask", True), ("allow", False)])
+async def test_instructions_are_ignored_without_a_question(
+    workspace: Path, policy: str, told: bool
+) -> None:
+    (workspace / "AGENTS.md").write_text("Be short.")
+    async with serving_careful(workspace, policy) as server:
+        items = await server.client().collect("text hi\ndone")
+        assert bool(notices(items)) is told
 
 
 async def test_files_that_the_agent_always_loads_fail_the_task(workspace: Path) -> None:

@@ -36,7 +36,7 @@ def test_configurations_in_json(client: str) -> None:
 
 def test_the_other_configurations() -> None:
     text, _ = config_of("claude-code", None, http=False, program=[C])
-    assert text == f"claude mcp add --scope user bridge -- {C} mcp"
+    assert text == f"claude mcp add --scope user bridge -e BRIDGE_MCP_FORMS=quick -- {C} mcp"
     text, _ = config_of("codex", None, http=False, program=[C])
     timeouts = {"startup_timeout_sec": 20, "tool_timeout_sec": 120}
     assert tomllib.loads(text) == {

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bridge.runtime.questions import PROJECT_CONFIG, Questions, allows, decision, give_up
-from bridge.task.events import Answer, Answered, NotUnderstood, Option, Question, TimedOut
+from bridge.task.events import Answer, Answered, Failed, NotUnderstood, Option, Question, TimedOut
 from bridge.task.message import Message, Role, TextPart
 from bridge.task.rules.approval_policy import Rule
 from bridge.task.state import Task
@@ -31,8 +31,8 @@ class Project(ProjectConfigPolicy):
     def doubts(self, cwd: str) -> list[str]:
         return [f"{cwd}/hooks.json"]
 
-    def obstacles(self, cwd: str) -> list[str]:
-        return [f"{cwd}/.env"]
+    def unused(self, cwd: str) -> tuple[list[str], list[str]]:
+        return [f"{cwd}/.env"], [f"{cwd}/hooks.json", f"{cwd}/.env"]
 
 
 def client(text: str) -> Message:
@@ -80,14 +80,14 @@ def test_a_message_is_read_as_an_answer_of_its_sender() -> None:
 
 def test_project_files_are_asked_about_and_may_be_an_obstacle() -> None:
     questions = Questions((), Project(), timeout=0.0)
-    question, failure = questions.project_question("/w"), questions.project_failure("/w")
-    assert question and failure
+    question, failure = questions.project_question("/w"), questions.project_report("/w")
+    assert question and isinstance(failure, Failed)
     assert (question.id, failure.reason) == (PROJECT_CONFIG, PROJECT_CONFIG)
     assert "/w/hooks.json" in question.text
     assert failure.details == {"files": ["/w/.env"]}
     trusting = Questions((), TRUSTING, timeout=0.0)
     assert trusting.project_question("/w") is None
-    assert trusting.project_failure("/w") is None
+    assert trusting.project_report("/w") is None
 
 
 async def test_a_question_without_an_answer_times_out_once() -> None:

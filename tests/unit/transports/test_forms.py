@@ -88,10 +88,23 @@ def test_a_reason_accompanies_the_decision() -> None:
     assert found == Decision(("no",), "use pytest")
 
 
-def test_a_quick_form_only_allows_once() -> None:
+def test_a_quick_form_takes_a_letter() -> None:
     one = form(NO, ALWAYS, ONCE, quick=True)
-    assert one.params()["requestedSchema"] == {"type": "object", "properties": {}}
-    assert accepted(one) == Decision(("yes",))
+    schema = one.params()["requestedSchema"]
+    assert (schema["properties"]["answer"]["type"], schema["required"]) == ("string", ["answer"])
+    assert "default" not in str(schema)
+    for yes in ("y", " Yes\n"):
+        assert accepted(one, answer=yes) == Decision(("yes",))
+    assert accepted(one, answer="a") == Decision(("always",))
+    meaning = schema["properties"]["answer"]["description"]
+    assert meaning == "y: allow once. n: deny; a reason may follow. a: Always allow."
+    assert accepted(form(NO, ONCE, quick=True), answer="a") == "misfit"
+    assert accepted(one, answer="n") == Decision(("no",))
+    assert accepted(one, answer="No use pytest") == Decision(("no",), "use pytest")
+    early: list[Any] = [None, "", " ", "make test", "yellow", "y n", "yes\n\ny", 1, True, ["y"]]
+    for typed in early:
+        assert accepted(one, answer=typed) == "misfit"
+    assert accepted(one) == "misfit"  # Enter alone
     assert one.read({"action": "decline"}) == Decision(("no",))
     without_once = form(NO, ALWAYS, quick=True)
     assert names(without_once) == ["Deny", "Always allow"]
