@@ -86,12 +86,14 @@ def credentials_file() -> Path:
     return Path(home) / "coding-agent-bridge" / "credentials.json"
 
 
-def description_files() -> list[Path]:
-    """The files in which servers of this user describe themselves."""
+def description_files(reference: str | None = None) -> list[Path]:
+    """The files in which servers of this user describe themselves, or which lead there. Without the
+    `reference` of a server, only that of the state folder that the user has chosen, if any."""
     folder = chosen_state_folder()
-    if folder:
-        return [folder / "server.json"]
-    return sorted(state_home().glob("*/server.json"))
+    chosen = [folder / "server.json"] if folder else []
+    if chosen and reference is None:
+        return chosen
+    return [*chosen, *sorted(state_home().glob("*/server.json"))]
 
 
 def chosen_state_folder() -> Path | None:

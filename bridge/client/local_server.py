@@ -29,7 +29,8 @@ class LocalServer:
     """`url`: its address, or unix:PATH if it has only a Unix socket. `roots`: the directories that
     its agents may work in. `token_file`: None if it requires no token. `socket`: the path of its
     Unix socket. `inodes`: of its sockets that listen on TCP. `until_idle`: a command started it,
-    and it ends by itself. `started`: seconds since 1970."""
+    and it ends by itself. `started`: seconds since 1970. `folder`: of its state, or a temporary
+    one."""
 
     url: str
     pid: int
@@ -40,6 +41,7 @@ class LocalServer:
     inodes: frozenset[int] = frozenset()
     until_idle: bool = False
     started: float = 0.0
+    folder: Path | None = None
 
     @property
     def token(self) -> str | None:
@@ -70,13 +72,13 @@ def is_below(path: str, root: str) -> bool:
 def running(files: Iterable[Path]) -> list[LocalServer]:
     """The servers that run. A file of another user, a file that others can read, and a file
     whose lock is free are ignored."""
-    found: list[LocalServer] = []
-    for path in files:
+    found: dict[str, LocalServer] = {}
+    for file in files:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            described = _read(path)
+            path, described = _find(file)
             if described is not None:
-                found.append(_server(path, described))
-    return found
+                found.setdefault(os.path.realpath(path), _server(path, described))
+    return [*found.values()]
 
 
 def choose(servers: Sequence[LocalServer], cwd: str) -> LocalServer:
@@ -115,6 +117,19 @@ def _read(path: Path) -> Any:
         os.close(fd)
 
 
+def _find(file: Path) -> tuple[Path, Any]:
+    """A description with its path: that of the file, or the one to which the file leads. Only the
+    process that holds the lock of a pointer may have written that one. Raises ValueError."""
+    found = _read(file)
+    if not found or "folder" not in found:
+        return file, found
+    path = Path(found["folder"]) / file.name
+    described = _read(path)
+    if not path.is_absolute() or (described and described["pid"] != found["pid"]):
+        raise ValueError(f"{file} leads to the description of another server")
+    return path, described
+
+
 def _open(path: Path) -> int:
     """Raises OSError, or ValueError for a file that other users could have read or written."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -142,6 +157,7 @@ def _server(path: Path, described: Any) -> LocalServer:
         inodes=frozenset(map(int, described.get("inodes", ()))),
         until_idle=described.get("untilIdle") is True,
         started=float(described.get("started", 0)),
+        folder=path.parent,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import shlex
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ def announce(
     until_idle: bool = False,
 ) -> Callable[[], None]:
     """Describe the running server for clients of this user: in its folder, or in a temporary one in
-    `home`. `until_idle`: a command started it. Returns the function that removes it."""
+    `home`; a folder elsewhere gets a pointer in `home`. `until_idle`: a command started it. Returns
+    the function that removes it."""
     folder = state.folder or (state.operator.path.parent if state.operator else None)
     spaces = [one.settings.agent.workspaces for one in agents]
     facts = {
@@ -70,12 +72,16 @@ def announce(
         "roots": list(dict.fromkeys(root for one in spaces for root in (one.default, *one.roots))),
         "token": state.operator.path.name if state.operator else None,
     }
+    closing = contextlib.ExitStack()
     try:
-        return describe(folder, home, facts).close
+        closing.callback(describe(folder, home, facts).close)
+        if folder and os.path.realpath(folder.parent) != os.path.realpath(home):
+            # Clients look only in `home`, where no agent can write.
+            closing.callback(describe(None, home, {"folder": os.path.realpath(folder)}).close)
     except OSError as error:
-        place = {"folder": folder or home, "reason": error.strerror}
+        place = {"folder": error.filename or folder or home, "reason": error.strerror}
         log.warning("local clients cannot find this server", extra=place)
-        return lambda: None
+    return closing.close
 
 
 def banner(
@@ -112,7 +118,7 @@ def banner(
         *more,
         f"  card       {base}{card}",
         *(f"             {base}/agents/{agent.id}{card}" for agent in agents[1:]),
-        f"  try it     {_example(address, state, agents[0].settings.state_home)}",
+        f"  try it     {command('run', '-a', _local(address), 'Describe this project.')}",
     ]
     return "\n".join(lines)
 
@@ -128,15 +134,6 @@ def _workspace_notes(agent: ConfiguredAgent) -> Iterator[str]:
         names = ", ".join(project_config.found(workspace, agent.adapter.project_files)[:MOST_NAMES])
         if names:
             yield f"the CLI does not use {names} (AGENT_PROJECT_CONFIG=allow: it does)"
-
-
-def _example(address: Listening, state: State, home: Path) -> str:
-    """A command line that sends a first task."""
-    folder = state.folder
-    place = ""
-    if folder and folder.parent != home:  # the client looks for servers in `home`
-        place = f"BRIDGE_STATE_DIR={shlex.quote(str(folder))} "
-    return place + command("run", "-a", _local(address), "Describe this project.")
 
 
 def _local(address: Listening) -> str:

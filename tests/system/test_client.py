@@ -636,6 +636,20 @@ async def test_a_server_describes_itself_while_it_runs(own: Served, workspace: P
     assert not path.exists()
 
 
+async def test_a_server_is_found_wherever_its_state_folder_is(own: Served, workspace: Path) -> None:
+    """As in the drill of docs/backup.md: no variable of the client names the folder."""
+    server, cab = own
+    home = workspace.parent / "home/.local/state/coding-agent-bridge"
+    for state in ("", str(workspace.parent / "another")):
+        cab.env["BRIDGE_STATE_DIR"] = state
+        done = await cab.run("task", "list", "--agent-card", server.url)
+        assert (done.status, done.err) == (0, "")
+    cab.env["BRIDGE_STATE_DIR"] = ""
+    assert (await cab.run("task", "list")).status == 0
+    await server.stop()
+    assert list(home.glob("*/server.json")) == []
+
+
 async def test_a_description_of_an_ended_server_is_ignored(own: Served) -> None:
     server, cab = own
     await server.stop(signal.SIGKILL)

@@ -96,7 +96,7 @@ class CommandSession:
         return Target(
             reference=card,
             cwd=os.getcwd(),
-            servers=running(config.description_files()),
+            servers=running(config.description_files(card)),
             store=CredentialStore(config.credentials_file()),
             bearer=self.value("bearer"),
             api_key=self.value("api_key"),

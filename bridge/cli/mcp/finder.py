@@ -95,7 +95,7 @@ class BridgeFinder:
 
     def _given(self, url: str) -> Address:
         origin = origin_of(url)
-        servers = running(config.description_files())
+        servers = running(config.description_files(url))
         token = next((one.token for one in servers if origin_of(one.url) == origin), None)
         if token is None:
             token = CredentialStore(config.credentials_file()).tokens().get(origin)

@@ -20,7 +20,7 @@ WITHIN = 60.0  # seconds for an answer
 def find_server(url: str | None) -> LocalServer:
     """The server with this address; without one, that of BRIDGE_STATE_DIR, or the one for the
     current directory. Raises ClientError."""
-    servers = running(config.description_files())
+    servers = running(config.description_files(url))
     if url:
         wanted = url if socket_of(url) else origin_of(url)
         named = (one for one in servers if wanted in (one.url, origin_of(one.url)))

@@ -33,14 +33,13 @@ def restore_command(backup: str, state: str, *, same_id: bool) -> int:
 
 def _refuse_twins(identity: str) -> None:
     """Raise ConfigurationError if a server of this user with this id runs."""
-    for file in config.description_files():
-        for server in running([file]):
-            try:
-                same = (file.parent / "id").read_text().strip() == identity
-            except OSError:
-                continue
-            if same:
-                raise ConfigurationError(
-                    f"the server at {server.url} has the id of this backup, and two servers with "
-                    "one id end each other's processes: stop it, or leave out --same-id"
-                )
+    for server in running(config.description_files()):
+        try:
+            same = server.folder and (server.folder / "id").read_text().strip() == identity
+        except OSError:
+            continue
+        if same:
+            raise ConfigurationError(
+                f"the server at {server.url} has the id of this backup, and two servers with one "
+                "id end each other's processes: stop it, or leave out --same-id"
+            )

@@ -103,6 +103,42 @@ def test_a_description_without_a_lock_is_stale(tmp_path: Path, description: Path
     assert running([stale]) == []
 
 
+@pytest.fixture
+def pointer(tmp_path: Path, description: Path) -> Iterator[Path]:
+    """A pointer to the description, with a lock."""
+    path = tmp_path / "home" / "pid-1" / "server.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"version": 1, "pid": 1, "folder": str(description.parent)}))
+    path.chmod(0o600)
+    with open(path) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield path
+
+
+def test_a_pointer_leads_to_the_description_of_its_own_process(
+    tmp_path: Path, description: Path, pointer: Path
+) -> None:
+    (found,) = running([pointer, description])  # once
+    assert (found.url, found.token, found.folder) == ("http://127.0.0.1:1", "secret", tmp_path)
+    changed(description, pid=2)  # by somebody who took the folder of an ended server
+    assert running([pointer]) == []
+    changed(description, pid=1, folder=str(tmp_path))  # a pointer leads to no other one
+    changed(pointer, folder=str(pointer.parent))
+    assert running([pointer]) == []
+    changed(pointer, folder="state")
+    assert running([pointer]) == []
+
+
+def test_a_pointer_that_others_could_have_written_or_without_a_lock_is_ignored(
+    pointer: Path,
+) -> None:
+    stale = pointer.with_name("stale.json")
+    stale.write_text(pointer.read_text())
+    stale.chmod(0o600)
+    pointer.chmod(0o622)
+    assert running([pointer, stale]) == []
+
+
 def server(url: str, *roots: str, until_idle: bool = False) -> LocalServer:
     return LocalServer(url, 1, (), roots, None, until_idle=until_idle)
 
