@@ -287,8 +287,10 @@ class Session:
             self.streams.between.report = lambda one: None
             asked = False
             if interrupt:
-                with contextlib.suppress(Exception):
+                try:
                     asked = self.adapter.interrupt()
+                except Exception as error:
+                    self.streams.adapter_failed(error)
                 self.streams.flush()
             self._stopping = asyncio.ensure_future(self._stop(self.streams.turn if asked else None))
 

@@ -218,7 +218,8 @@ def named(loaded: Loaded, name: str) -> Candidate:
 def _of(agent_id: str, settings: Settings) -> Candidate:
     first = None if settings.agent.adapter else first_on_path()
     name = settings.agent.adapter or (first.name if first else REPLAY)
-    return Candidate(agent_id or agent_id_of(name), registry.load(name), settings, served=True)
+    adapter = registry.load(name)
+    return Candidate(agent_id or agent_id_of(adapter.name), adapter, settings, served=True)
 
 
 def _alone(name: str, settings: Settings, served: bool = False) -> Candidate:

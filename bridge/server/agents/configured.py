@@ -67,8 +67,7 @@ def configure_agents(loaded: Loaded) -> list[ConfiguredAgent]:
 
 
 def agent_id_of(adapter: str) -> str:
-    """The id of an agent without a table of its own, from AGENT_ADAPTER (a name or
-    pkg.mod:Class)."""
+    """The id of an agent without a table of its own: the name of its adapter in a form for ids."""
     return adapter.replace(":", "-")
 
 
@@ -97,10 +96,10 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
     name, notes = (agent.adapter, ()) if agent.adapter else _default_adapter()
     if agent.repo_path is None and default_workspace() != os.getcwd():
         notes = (*notes, OUTSIDE_THE_CODE)
-    agent_id = agent_id or agent_id_of(name)
     if name == REPLAY:
-        return _replay(agent_id, settings, notes=notes, loaded=loaded)
+        return _replay(agent_id or REPLAY, settings, notes=notes, loaded=loaded)
     adapter = registry.load(name)
+    agent_id = agent_id or agent_id_of(adapter.name)
     config = AgentConfig(
         binary=_find_binary(settings, adapter),
         args=agent.args,

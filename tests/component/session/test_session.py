@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -321,8 +322,22 @@ async def test_an_exception_of_the_adapter_fails_its_turn(start: Sessions, bug: 
     events = await run(session, "go").ended()
     failed = events[-1]
     assert isinstance(failed, Failed) and failed.reason == "adapter-error"
-    assert "KeyError" in failed.text and "log" in failed.text
+    assert re.search(r"echo failed in _bug\(\) at echo\.py:\d+: KeyError: 'a bug", failed.text)
+    assert "log" in failed.text
     assert not session.healthy
+
+
+@pytest.mark.parametrize("method", ["receive_line", "receive_exit"])
+@pytest.mark.parametrize("result", [None, ["a text"], [Text("kept"), Text], [None]])
+async def test_a_result_that_is_no_event_fails_its_turn(
+    start: Sessions, monkeypatch: pytest.MonkeyPatch, method: str, result: Any
+) -> None:
+    monkeypatch.setattr(Echo, method, lambda adapter, given: result)
+    program = "read a; exit 0" if method == "receive_exit" else "read a; echo text; read b"
+    session = await start("/bin/sh", "-c", program)
+    failed = (await run(session, "go").ended())[-1]
+    assert isinstance(failed, Failed) and failed.reason == "adapter-error"
+    assert "The adapter echo failed in Echo: TypeError: " in failed.text
 
 
 async def test_an_exception_on_an_answer_fails_the_turn(start: Sessions) -> None:
