@@ -15,6 +15,7 @@ from bridge.task.text import one_line
 
 log = logging.getLogger(__name__)
 
+_CONTRACT = "bridge.adapter."  # the modules of the base classes
 _EVENTS = frozenset(get_args(AgentEvent))
 
 
@@ -49,7 +50,7 @@ def _places(adapter: Adapter, error: Exception, method: str) -> Iterator[str]:
     """The last line in a file of the class or of a base class that its author wrote; else the
     method; else the class."""
     classes = (one for one in type(adapter).__mro__ if issubclass(one, Adapter))
-    modules = {one.__module__ for one in classes} - {Adapter.__module__}
+    modules = {one.__module__ for one in classes if not one.__module__.startswith(_CONTRACT)}
     files = {getattr(sys.modules.get(name), "__file__", None) for name in modules}
     lines = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if code := getattr(getattr(adapter, method, None), "__code__", None):

@@ -48,7 +48,7 @@ from tests.support.served import serving
 
 load = lru_cache(registry.load)
 NAMES = registry.names()  # which makes bridge.adapters a package
-plain = importlib.import_module("bridge.adapters._plain").plain
+plain = importlib.import_module("bridge.adapter.plain").plain
 BENIGN = "Add a flag"
 RUNNER = ("/opt/python", "/runner.py")
 SESSION = "11111111-2222-4333-8444-555555555555"
