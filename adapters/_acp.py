@@ -22,7 +22,7 @@ from bridge.adapter import (
 )
 from bridge.adapter.fields import Json, Said, as_dict, as_word, output_status
 from bridge.adapter.jsonrpc import Peer, Response, RpcError, is_request
-from bridge.adapter.plain import plain
+from bridge.adapter.line_mode import plain
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, UrlPart, media_type
 

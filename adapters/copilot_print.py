@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal
 from bridge.adapter import Ability, CliInfo, Handlers, Prompt, model_failure
 from bridge.adapter.diff import unified
 from bridge.adapter.fields import Json, Said, as_dict, as_list, as_string
-from bridge.adapter.plain import plain
+from bridge.adapter.line_mode import plain
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Retracted, Status, Thought
 

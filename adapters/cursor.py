@@ -33,7 +33,7 @@ from bridge.adapter import (
 )
 from bridge.adapter.diff import unified
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
-from bridge.adapter.plain import plain
+from bridge.adapter.line_mode import plain
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Status, Thought
 from bridge.task.text import json_object

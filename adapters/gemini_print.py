@@ -30,7 +30,7 @@ from bridge.adapter import (
     model_failure,
 )
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
-from bridge.adapter.plain import plain
+from bridge.adapter.line_mode import plain
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Started, Status
 

@@ -764,7 +764,7 @@ TESTED_ELSEWHERE = {
     "tests/unit/adapters/test_adapters.py": (
         "each adapter uses it",
         "adapter: contract diff exit_status fields testing; server: registry; "
-        "adapters: _acp_untried _homes _plain _project_files _tools replay",
+        "adapters: _acp_untried _homes _project_files _tools replay",
     ),
     "tests/unit/adapters/test_print_adapters.py": (
         "the adapters of print modes share their cases",
@@ -798,7 +798,10 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/adapters/test_jsonl.py": ("its questions have them", "adapter: question_ids"),
     "tests/server/runtime/test_cursor.py": ("needs its processes", "adapters: cursor"),
-    "tests/server/runtime/test_generic.py": ("needs processes", "adapters: generic"),
+    "tests/server/runtime/test_generic.py": (
+        "needs processes",
+        "adapters: generic; adapter: line_mode",
+    ),
 }
 """The modules without a unit test file of their name; those of a subfolder belong to its room."""
 

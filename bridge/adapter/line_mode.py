@@ -37,7 +37,6 @@ from bridge.adapter import (
 )
 from bridge.adapter.fields import Json, Said, output_status
 from bridge.adapter.json_lines import read
-from bridge.adapter.plain import plain
 from bridge.adapter.print_mode import TERMINALS, RunnerAdapter
 from bridge.adapter.question_ids import QuestionIds
 from bridge.adapter.wish import permission, subject_of
@@ -53,6 +52,7 @@ from bridge.task.events import (
 )
 
 PROMPT = "{prompt}"
+UNSEEN = "\u200b"  # a zero-width space, which trim() of most languages does not strip
 _ENDING = 2048  # characters at the end of a line, in which the operator's patterns are searched
 _ANIMATION = 64 * 1024  # characters of an animated line, of which the end is shown
 _ANIMATED = re.compile(r"[\b\r]")
@@ -287,6 +287,14 @@ class TerminalAdapter(LineAdapter):
     """For a CLI that needs a terminal: its `lines` have `terminal=True`."""
 
     writable_paths: ClassVar[tuple[str, ...]] = (TERMINALS,)
+
+
+def plain(text: str, signs: str = "/") -> str:
+    """`text` in a form that is not a command. Unchanged if it begins with none of the `signs`. Run
+    against six CLIs over ACP, and the print modes of gemini and copilot: most of them strip a
+    leading space or newline first, and join a separate block with the next one."""
+    seen = next((one for one in text if one.isprintable() and one != " "), "")
+    return f"{UNSEEN}{text}" if seen and seen in signs else text
 
 
 def compiled(pattern: str | None) -> re.Pattern[str] | None:

@@ -19,7 +19,7 @@ from typing import cast
 from bridge.adapter import Adapter
 from bridge.errors import ConfigurationError
 from bridge.server import acp_registry
-from bridge.server.adapter_class import checked, imported
+from bridge.server.agents.adapter_class import checked, imported
 from bridge.task.nearest import nearest
 
 PACKAGE = "bridge.adapters"

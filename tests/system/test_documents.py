@@ -130,6 +130,47 @@ def example(name: str) -> str:
     return page.partition(f"<!-- {name} -->\n```python\n")[2].partition("```\n")[0]
 
 
+SAGE = f"""#!{sys.executable} -IS
+import sys
+if not sys.stdin.isatty():
+    sys.exit("sage needs a terminal")
+print("Sage 1.0. Type a question.")
+while (line := input("sage> ")) != "/quit":
+    if "write" in line:
+        print("I want to write notes.txt")
+        if input("Go on? [y/N] ") != "y":
+            print("Then not.")
+            continue
+        open("notes.txt", "w").write(line)
+    print(f"You asked: {{line}}")
+"""
+
+
+async def test_the_terminal_adapter_of_the_documents_works(tmp_path: Path) -> None:
+    """With the default sandbox, in which the program must open a terminal."""
+    (author := tmp_path / "sage").mkdir()
+    (workspace := tmp_path / "project").mkdir()
+    (author / "sage_adapter.py").write_text(example("terminal example"))
+    (author / "sage").write_text(SAGE)
+    (author / "sage").chmod(0o755)
+    env: Any = {
+        "AGENT_ADAPTER": "sage_adapter:Sage",
+        "BRIDGE_SANDBOX": "auto",
+        "PATH": f"{author}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{CHECKOUT}:{author}",
+    }
+    async with bridge_process(workspace, **env) as server, ClientSession() as http:
+        assert re.search(r"agent +sage: ", server.log)
+        client = Client(http, server.url)
+        task = await client.send("what is a bird")
+        assert artifact_text(task) == "You asked: what is a bird\n"
+        asked = await client.send("write it", contextId=context_id(task))
+        assert said(asked).startswith("Sage asks: Go on? [y/N]")
+        task = await client.send("allow", taskId=asked["id"])
+        assert artifact_text(task).endswith("You asked: write it\n")
+    assert (workspace / "notes.txt").read_text() == "write it"
+
+
 OWL = f"""#!{sys.executable} -IS
 import json, sys
 say = lambda **line: print(json.dumps(line), flush=True)

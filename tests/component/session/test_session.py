@@ -330,14 +330,13 @@ async def test_an_exception_of_the_adapter_fails_its_turn(start: Sessions, bug: 
 @pytest.mark.parametrize("method", ["receive_line", "receive_exit"])
 @pytest.mark.parametrize("result", [None, ["a text"], [Text("kept"), Text], [None]])
 async def test_a_result_that_is_no_event_fails_its_turn(
-    start: Sessions, monkeypatch: pytest.MonkeyPatch, method: str, result: Any
+    start: Sessions, method: str, result: Any
 ) -> None:
-    monkeypatch.setattr(Echo, method, lambda adapter, given: result)
     program = "read a; exit 0" if method == "receive_exit" else "read a; echo text; read b"
-    session = await start("/bin/sh", "-c", program)
+    session = await start("/bin/sh", "-c", program, bug=method, result=[result])
     failed = (await run(session, "go").ended())[-1]
     assert isinstance(failed, Failed) and failed.reason == "adapter-error"
-    assert "The adapter echo failed in Echo: TypeError: " in failed.text
+    assert re.search(rf"echo failed in {method}\(\) at echo\.py:\d+: TypeError: ", failed.text)
 
 
 async def test_an_exception_on_an_answer_fails_the_turn(start: Sessions) -> None:
