@@ -20,7 +20,7 @@ _EVENTS = frozenset(get_args(AgentEvent))
 
 
 def failure_of(adapter: Adapter, error: Exception, method: str = "") -> Failed:
-    """Log the exception, and convert it. `method`: of the adapter, whose result raised it."""
+    """Log the exception, and convert it. `method`: the one with a result that raised it."""
     log.error("adapter failed", exc_info=error, extra={"adapter": adapter.name})
     place = next(_places(adapter, error, method))
     what = one_line(f"{type(error).__name__}: {error}").rstrip(".")
@@ -36,7 +36,7 @@ def check_events(events: Sequence[AgentEvent]) -> None:
     """Raise TypeError if an adapter returned another object."""
     if not _EVENTS.issuperset(map(type, events)):
         wrong = next(one for one in events if not is_event(one))
-        raise TypeError(f"it returned {wrong!r}, which is no event of bridge.adapter")
+        raise TypeError(f"it returned {wrong!r} and not an event of bridge.adapter")
 
 
 def culprit(error: Exception) -> Adapter | None:

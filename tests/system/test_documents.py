@@ -124,6 +124,33 @@ for line in sys.stdin:
         assert artifact_text(task) == "You said hello{'answer': 7, 'ok': True}"
 
 
+@pytest.mark.parametrize("method", ["launch", "answer"])
+async def test_an_exception_of_an_adapter_is_in_the_task_with_its_line(
+    tmp_path: Path, method: str
+) -> None:
+    (workspace := tmp_path / "workspace").mkdir()
+    code = example("example").replace(f"def {method}(", "def unused(", 1)
+    at = code.index("    def unused(")
+    broken = f"    def {method}(self, *given):\n        return {{}}['missing']\n\n"
+    (tmp_path / "parrot_adapter.py").write_text(code[:at] + broken + code[at:])
+    line = code[:at].count("\n") + 2
+    cli = tmp_path / "parrot"
+    cli.write_text('#!/bin/sh\necho \'{"kind": "may", "id": 7, "do": "fly"}\'\nexec cat >&2\n')
+    cli.chmod(0o755)
+    env: Any = {"AGENT_ADAPTER": "parrot_adapter:Parrot", "AGENT_BINARY": str(cli)}
+    path = f"{CHECKOUT}:{tmp_path}"
+    async with bridge_process(workspace, **env, PYTHONPATH=path) as server, ClientSession() as http:
+        client = Client(http, server.url)
+        task = await client.send("hello")
+        if method == "answer":
+            task = await client.send("yes", taskId=task["id"])
+        where = f"The adapter parrot failed in {method}() at parrot_adapter.py:{line}: KeyError: "
+        assert said(task).startswith(where)
+        assert (
+            f'\n      File "{tmp_path}/parrot_adapter.py", line {line}, in {method}\n' in server.log
+        )
+
+
 def example(name: str) -> str:
     """The Python code of docs/adapters.md between two marks."""
     page = (CHECKOUT / "docs/adapters.md").read_text("utf-8")
