@@ -1,9 +1,9 @@
 """Any line-oriented CLI, by configuration alone: bridge/adapter/line_mode.py with the operator's
 settings. AGENT_BINARY and AGENT_ARGS name the command.
 
-AGENT_OUTPUT=ndjson: each line is a JSON object, its member AGENT_TEXT_FIELD is the agent's text,
-and other lines become a status. AGENT_APPROVAL_PATTERN matches questions, AGENT_END_PATTERN the
-request for the next prompt.
+With AGENT_TEXT_FIELD, each line is a JSON object, that member is the agent's text, and other lines
+become a status. AGENT_APPROVAL_PATTERN matches questions, AGENT_END_PATTERN the request for the
+next prompt.
 """
 
 from __future__ import annotations

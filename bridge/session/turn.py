@@ -338,9 +338,7 @@ class SessionStreams:
             for line in lines:
                 if isinstance(line, LongLine):
                     limit = self._limits.line
-                    text = (
-                        f"A line of {line.length} bytes was cut: BRIDGE_MAX_LINE_BYTES is {limit}."
-                    )
+                    text = f"A line of {line.length} bytes was cut: the limit is {limit} bytes."
                     head = line.head[:2000].decode(errors="replace")
                     facts = {"type": "truncated_line", "bytes": line.length, "head": head}
                     events.append(Status(text, facts))

@@ -126,10 +126,6 @@ class _Doctor:
         yield from machine()
         yield from shares(settings, [one.adapter for one in served])
         yield from (note(SETTINGS, warning) for warning in self._loaded.warnings)
-        agents, default = settings.server.agents, settings.server.default_agent
-        if agents and default and default not in agents:
-            step = f"set it to one of: {', '.join(agents)}.{nearest(default, agents)}"
-            yield failed(SETTINGS, f"BRIDGE_DEFAULT_AGENT: unknown agent {default}", step)
         if served[0].adapter.name == REPLAY and not served[0].settings.agent.adapter:
             yield note(SETTINGS, "no known CLI is on PATH: the server would play a recording")
         for one in {one.settings.agent.workspaces.default: one for one in served}.values():

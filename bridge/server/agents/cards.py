@@ -55,7 +55,6 @@ def make_card(
         push=settings.has_push,
         extended=required,
         details=details,
-        extension_required=settings.agent.require_extension,
         grpc=grpc.url(address) if grpc else None,
         tenant=agent.id if grpc and agent.id != grpc.default else None,
         websocket=f"ws{address.removeprefix('http')}/a2a/ws" if settings.server.websocket else None,

@@ -194,7 +194,7 @@ async def test_a_line_over_the_limit_is_reported_and_does_not_end_the_turn(start
     session = await start("/bin/sh", "-c", program, limits=TurnLimits(line=1024))
     cut, done = await run(session, "go").ended()
     assert isinstance(cut, Status) and cut.data
-    assert cut.text == "A line of 5000 bytes was cut: BRIDGE_MAX_LINE_BYTES is 1024."
+    assert cut.text == "A line of 5000 bytes was cut: the limit is 1024 bytes."
     assert (cut.data["bytes"], cut.data["head"]) == (5000, "x" * 1024)
     assert done == Done(None)
 
