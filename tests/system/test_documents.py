@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession
 
 import bridge
+from bridge.server.settings import former
 from bridge.server.settings.root import VARIABLES
 from tests import CHECKOUT
 from tests.support import documents
@@ -28,6 +29,14 @@ REWRITE = "run: python -m tests.support.documents"
 def test_the_table_of_settings_is_the_one_of_the_code() -> None:
     page = documents.SETTINGS.read_text("utf-8")
     assert documents.with_settings(page) == page, REWRITE
+
+
+def test_the_page_of_settings_begins_with_the_ten_that_a_person_needs() -> None:
+    page = documents.SETTINGS.read_text("utf-8")
+    first = page[: page.index("\n## ")]
+    names = re.findall(r"^\| `(\w+)` \|", first, re.MULTILINE)
+    assert len(names) == 10 == len(set(names))
+    assert {former.current(name.lower()) for name in names} <= VARIABLES
 
 
 def test_the_matrix_of_clis_is_the_one_of_the_tests() -> None:
@@ -146,9 +155,7 @@ async def test_an_exception_of_an_adapter_is_in_the_task_with_its_line(
             task = await client.send("yes", taskId=task["id"])
         where = f"The adapter parrot failed in {method}() at parrot_adapter.py:{line}: KeyError: "
         assert said(task).startswith(where)
-        assert (
-            f'\n      File "{tmp_path}/parrot_adapter.py", line {line}, in {method}\n' in server.log
-        )
+    assert f'\n      File "{tmp_path}/parrot_adapter.py", line {line}, in {method}\n' in server.log
 
 
 def example(name: str) -> str:

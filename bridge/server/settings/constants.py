@@ -25,7 +25,7 @@ class Constants(BaseModel):
     """For a client to return, before BRIDGE_ON_DISCONNECT=cancel cancels its task: a connection
     that is lost is made again sooner."""
     max_tasks_per_context: int = 100
-    """That wait for the running task of a context: nobody waits for more turns of an hour."""
+    """That wait for the running task of a context: a hundred turns take days."""
     max_parts: int = 64
     """Of a message: more files than a model reads."""
     max_text_bytes: int = 1024 * 1024

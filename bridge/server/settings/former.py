@@ -42,7 +42,7 @@ WITHDRAWN = {
     "otel_exporter_otlp_protocol": "spans are always sent by http/protobuf",
     "otel_exporter_otlp_traces_protocol": "spans are always sent by http/protobuf",
 }
-"""What holds instead."""
+"""Each withdrawn setting with its replacement."""
 
 CLAUDE = "claude-code"
 CLAUDE_PATH = "claude_code_path"

@@ -70,9 +70,11 @@ class ServerSettings(Section, alias_generator=prefixed("bridge_")):
 
     host: str = Field(default="127.0.0.1", alias="host")
     """Address to listen on. With 127.0.0.1, ::1 or all addresses, the server listens on both
-    addresses of localhost. No other program can use the port on any address."""
+    addresses of localhost. No other program can use the port on any address. BRIDGE_HOST is the
+    same, and has precedence."""
     port: Port = Field(default=41242, alias="port")
-    """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET."""
+    """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET.
+    BRIDGE_PORT is the same, and has precedence."""
     websocket: bool = False
     """Serve A2A over WebSocket at /a2a/ws."""
     unix_socket: SocketPath | None = None
