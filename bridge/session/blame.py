@@ -16,7 +16,8 @@ from bridge.task.text import one_line
 log = logging.getLogger(__name__)
 
 _CONTRACT = "bridge.adapter."  # the modules of the base classes
-_EVENTS = frozenset(get_args(AgentEvent))
+EVENTS = frozenset(get_args(AgentEvent))
+"""The types of the events that an adapter may return."""
 
 
 def failure_of(adapter: Adapter, error: Exception, method: str = "") -> Failed:
@@ -28,15 +29,10 @@ def failure_of(adapter: Adapter, error: Exception, method: str = "") -> Failed:
     return Failed(text, "adapter-error")
 
 
-def is_event(found: object) -> bool:
-    return type(found) in _EVENTS
-
-
-def check_events(events: Sequence[AgentEvent]) -> None:
-    """Raise TypeError if an adapter returned another object."""
-    if not _EVENTS.issuperset(map(type, events)):
-        wrong = next(one for one in events if not is_event(one))
-        raise TypeError(f"it returned {wrong!r} and not an event of bridge.adapter")
+def no_event(events: Sequence[AgentEvent]) -> TypeError:
+    """The error for an adapter that returned another object among the events."""
+    wrong = next(one for one in events if type(one) not in EVENTS)
+    return TypeError(f"it returned {wrong!r} and not an event of bridge.adapter")
 
 
 def culprit(error: Exception) -> Adapter | None:

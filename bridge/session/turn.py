@@ -18,7 +18,7 @@ from bridge.process.line_splitter import LongLine
 from bridge.sandbox import denied
 from bridge.sandbox.profile import launch_refusal
 from bridge.session.between import BetweenTurns
-from bridge.session.blame import check_events, failure_of, is_event
+from bridge.session.blame import EVENTS, failure_of, no_event
 from bridge.session.ending import EndBuffer
 from bridge.session.redaction import Redactor, Secrets
 from bridge.session.time_limits import no_handshake, too_silent, too_slow
@@ -344,9 +344,11 @@ class SessionStreams:
                     events.append(Status(text, facts))
                 else:
                     events.extend(self._adapter.receive_line(line))
-            check_events(events)
+            if not EVENTS.issuperset(map(type, events)):
+                raise no_event(events)
         except Exception as error:
-            events = [*filter(is_event, events), self.adapter_failed(error, "receive_line")]
+            events = [one for one in events if type(one) in EVENTS]
+            events.append(self.adapter_failed(error, "receive_line"))
         self._receive(events)
         self.flush()
         if self.turn and self.turn.starting and not self._adapter.handshaking:
@@ -372,7 +374,8 @@ class SessionStreams:
     def _conclusion(self) -> Sequence[AgentEvent]:
         try:
             events = [*self._adapter.conclude()]
-            check_events(events)
+            if not EVENTS.issuperset(map(type, events)):
+                raise no_event(events)
         except Exception as error:
             events = [self.adapter_failed(error, "conclude")]
         return events
@@ -403,7 +406,8 @@ class SessionStreams:
             return
         try:
             events = [*self._adapter.receive_exit(ExitStatus(code, stderr, limit))]
-            check_events(events)
+            if not EVENTS.issuperset(map(type, events)):
+                raise no_event(events)
         except Exception as error:
             events = [self.adapter_failed(error, "receive_exit")]
         self.deliver(events)
