@@ -1721,7 +1721,6 @@ GRPC = (
         _in(
             "server/protocol/grpc",
             "test_the_version_is_checked",
-            "test_the_extension_can_be_required",
             "test_an_activated_extension_is_confirmed",
             "test_calls_need_a_token",
         ),
