@@ -351,9 +351,19 @@ class SessionStreams:
             events.append(self.adapter_failed(error, "receive_line"))
         self._receive(events)
         self.flush()
-        if self.turn and self.turn.starting and not self._adapter.handshaking:
+        if self.on_ready or (self.turn and self.turn.starting):
+            self._look_for_ready()
+
+    def _look_for_ready(self) -> None:
+        try:
+            if self._adapter.handshaking:
+                return
+        except Exception as error:
+            self.deliver([self.adapter_failed(error)])
+            return
+        if self.turn and self.turn.starting:
             self.turn.started()
-        if self.on_ready and not self._adapter.handshaking:
+        if self.on_ready:
             self.on_ready()
 
     def _receive(self, events: list[AgentEvent]) -> None:

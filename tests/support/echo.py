@@ -37,7 +37,19 @@ class Echo(Adapter):
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
+        self.begun = False  # a line was received
         self.late = asyncio.Event()  # a line `done late` was received
+
+    @property
+    def handshaking(self) -> bool:
+        if self.begun:
+            self._bug("handshaking")
+        return self.bug == "handshaking"
+
+    @property
+    def spent(self) -> bool:
+        self._bug("spent")
+        return False
 
     def launch(self) -> Launch:
         self._bug("launch")
@@ -51,6 +63,7 @@ class Echo(Adapter):
         if self.bug == "receive_line" and self.result:
             return cast(Iterable[AgentEvent], self.result[0])
         self._bug("receive_line")
+        self.begun = True
         if line == b"done late":
             self.late.set()
         word, _, rest = line.decode().partition(" ")

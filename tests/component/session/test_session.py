@@ -339,6 +339,20 @@ async def test_a_result_that_is_no_event_fails_its_turn(
     assert re.search(rf"echo failed in {method}\(\) at echo\.py:\d+: TypeError: ", failed.text)
 
 
+async def test_an_exception_after_a_line_fails_the_turn(start: Sessions) -> None:
+    """Its handshake seems to go on; the property fails with the first line."""
+    session = await start(bug="handshaking")
+    failed = (await run(session, "text a").ended())[-1]
+    assert isinstance(failed, Failed) and failed.reason == "adapter-error"
+    assert "at echo.py:" in failed.text
+
+
+async def test_an_exception_at_the_end_of_a_turn_ends_the_session(start: Sessions) -> None:
+    session = await start(bug="spent")
+    assert (await run(session, "done").ended())[-1] == Done()
+    assert not session.healthy
+
+
 async def test_an_exception_on_an_answer_fails_the_turn(start: Sessions) -> None:
     session = await start(bug="answer")
     turn = run(session, "ask q-1")
