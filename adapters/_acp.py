@@ -22,6 +22,7 @@ from bridge.adapter import (
 )
 from bridge.adapter.fields import Json, Said, as_dict, as_word, output_status
 from bridge.adapter.jsonrpc import Peer, Response, RpcError, is_request
+from bridge.adapter.line_mode import plain
 from bridge.task.events import AgentEvent, Answer, Done, Failed, Question, Status
 from bridge.task.message import Part, RawPart, UrlPart, media_type
 
@@ -29,7 +30,6 @@ from ._acp_agent import AcpAgent
 from ._acp_handshake import Handshake, current, model_error
 from ._acp_questions import AcpQuestions
 from ._acp_turn import UPDATES, AcpTurn
-from ._plain import plain
 from ._tools import options
 
 WORK = ("agent_message_chunk", "agent_thought_chunk", "tool_call")  # updates of a working model

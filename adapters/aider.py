@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from bridge.adapter import (
@@ -30,6 +29,7 @@ from bridge.adapter import (
     model_failure,
 )
 from bridge.adapter.fields import Said
+from bridge.adapter.line_mode import TerminalAdapter
 from bridge.adapter.wish import permission, subject_of
 from bridge.task.events import (
     AgentEvent,
@@ -50,7 +50,6 @@ from bridge.task.events import (
 
 from . import _project_files as files
 from ._tools import options
-from .generic import Generic
 
 QUESTION = r"\(Y\)es/\(N\)o.*\[[^\]]*\]: $"
 READY = r"^(?:[\w-]+ )?multi> $"
@@ -79,9 +78,13 @@ TOKENS = re.compile(
 ERROR = re.compile(r"(?:litellm\.)?(\w*(?:Error|Exception))\b:? ?(.*)")
 
 
-class Aider(Generic):
+class Aider(TerminalAdapter):
+    lines = Lines(question=QUESTION, end=READY, answers=("y", "n"), terminal=True)
     silence = float("inf")
-    writable_paths = ("/dev/pts", "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/")
+    writable_paths = (
+        *TerminalAdapter.writable_paths,
+        "${XDG_STATE_HOME:-~/.local/state}/coding-agent-bridge/aider/",
+    )
     reads = ("~/.aider", "~/.aider.conf.yml", "~/.aider.model.settings.yml")
     name = "aider"
     title = "aider"
@@ -101,8 +104,7 @@ class Aider(Generic):
     )
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
-        lines = Lines(question=QUESTION, end=READY, answers=("y", "n"), terminal=True)
-        super().__init__(replace(config, lines=lines), start)
+        super().__init__(config, start)
         self._facts: dict[str, str] = {}  # its version and model, from the first lines
         self._begin_turn()
 
@@ -117,10 +119,6 @@ class Aider(Generic):
         self._usage: dict[str, float] = {}
         self._error: Failed | None = None
         self._changed: dict[str, None] = {}  # paths, in order
-
-    @classmethod
-    def unsupported_reason(cls, config: AgentConfig) -> str | None:
-        return None
 
     # --- calls of the session --------------------------------------------------------------------
 

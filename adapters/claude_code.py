@@ -60,7 +60,6 @@ class ClaudeCode(JsonLines):
     understands_traces = True
     title = "Claude Code"
     binary = "claude"
-    binary_setting = "CLAUDE_CODE_PATH"
     environment = ("ANTHROPIC_*", "CLAUDE_*", "IS_SANDBOX")
     modes = ("default", "plan", "acceptEdits")
     widths = ("plan", "default", "acceptEdits")

@@ -33,13 +33,13 @@ from bridge.adapter import (
 )
 from bridge.adapter.diff import unified
 from bridge.adapter.fields import Json, Said, as_dict, as_string, as_word
+from bridge.adapter.line_mode import plain
 from bridge.adapter.print_mode import PrintModeAdapter
 from bridge.task.events import Done, Failed, FileChange, Status, Thought
 from bridge.task.text import json_object
 
 from . import _project_files as files
 from ._acp import Acp
-from ._plain import plain
 from ._tools import options, plan, usage_of
 
 FAILURE = re.compile("reject|error|fail|denied|timeout", re.IGNORECASE)

@@ -19,7 +19,7 @@ from bridge.a2a.card import EXTENSION
 from bridge.a2a.codec import ERRORS, STREAMING, Operation
 from bridge.a2a.requests import ListRequest, Params, TaskParams
 from bridge.a2a.v1_0 import V1_0, PushConfigRequest, PushNameRequest, PushTaskRequest, SendRequest
-from bridge.server.openapi import GENERATED, variant
+from bridge.server.openapi import GENERATED, PUBLIC
 from bridge.transports.listener.refusals import REFUSALS
 from bridge.transports.negotiation import A2A_JSON, JSON
 from bridge.transports.rest import ROUTES, STATUS
@@ -61,20 +61,15 @@ NOT_JSON = 415  # the status for a body that is not declared as JSON
 @dataclass(frozen=True, slots=True)
 class Server:
     """The settings that change the document. `bearer`: requests need a token, and there is an
-    extended card. `extension_required`: requests must name EXTENSION."""
+    extended card."""
 
     bearer: bool = True
-    extension_required: bool = False
 
 
 def generate() -> dict[str, Any]:
     """The content of openapi.json: a document and the patches for other kinds of servers."""
     found = document(Server())
-    others = [Server(False, False), Server(True, True), Server(False, True)]
-    found["x-variants"] = {
-        variant(other.bearer, other.extension_required): _patch(document(Server()), document(other))
-        for other in others
-    }
+    found["x-variants"] = {PUBLIC: _patch(document(Server()), document(Server(bearer=False)))}
     return found
 
 
@@ -139,7 +134,7 @@ def _operation(method: str, path: str, operation: Operation, server: Server) -> 
 def _headers(server: Server) -> dict[str, Schema]:
     """The parameters of all operations."""
     extension = _parameter(
-        "A2A-Extensions", "header", TEXT | {"examples": [EXTENSION]}, server.extension_required
+        "A2A-Extensions", "header", TEXT | {"examples": [EXTENSION]}, required=False
     )
     version = _parameter("A2A-Version", "header", {"enum": [V1_0.version]}, required=True)
     return {"version": version, "extensions": extension}
@@ -258,8 +253,6 @@ def _refusals(method: str, operation: Operation, server: Server) -> Iterator[Ref
         yield from (errors.BodyTooLarge, errors.InvalidParams)
     if operation is Operation.EXTENDED_CARD and not server.bearer:
         yield errors.UnsupportedOperation
-    if server.extension_required:
-        yield errors.ExtensionSupportRequired
 
 
 def _anytime(server: Server) -> Iterator[Refused]:

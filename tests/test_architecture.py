@@ -193,12 +193,11 @@ def test_a_room_imports_only_the_rooms_of_its_row(room: str) -> None:
 
 def test_only_codecs_render_updates() -> None:
     """The state machine and the stores do not, so that an update without a reader costs nothing.
-    A binding renders the direct answer of a send, and the tools of MCP have a form of their own."""
+    The tools of MCP have a form of their own."""
     users = {label(path) for path in ALL_FILES if "bridge.task.render" in modules(path)}
     assert users == {
         "bridge/a2a/codec.py",
         "bridge/transports/mcp/news.py",
-        "bridge/transports/operation.py",
     }
 
 
@@ -634,7 +633,7 @@ TESTED_ELSEWHERE = {
     "tests/server/protocol/test_rest.py": ("needs requests", "transports: rest"),
     "tests/server/protocol/test_grpc.py": (
         "needs connections",
-        "transports/grpc: health reflection server service",
+        "transports/grpc: health server service",
     ),
     "tests/server/protocol/test_streams.py": ("needs connections", "transports: sse stream"),
     "tests/server/protocol/test_options.py": ("needs requests", "runtime: extension"),
@@ -762,8 +761,8 @@ TESTED_ELSEWHERE = {
     ),
     "tests/unit/server/test_settings.py": (
         "the sections are one object",
-        "server/settings: bindings broker env_file library_files load operate places root sections "
-        "storage values",
+        "server/settings: bindings broker constants env_file library_files load operate places "
+        "root sections storage values",
     ),
     "tests/unit/a2a/test_codec.py": (
         "the versions share one table of cases",
@@ -772,7 +771,7 @@ TESTED_ELSEWHERE = {
     "tests/unit/adapters/test_adapters.py": (
         "each adapter uses it",
         "adapter: contract diff exit_status fields testing; server: registry; "
-        "adapters: _acp_untried _homes _plain _project_files _tools replay",
+        "adapters: _acp_untried _homes _project_files _tools replay",
     ),
     "tests/unit/adapters/test_print_adapters.py": (
         "the adapters of print modes share their cases",

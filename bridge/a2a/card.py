@@ -37,8 +37,7 @@ class Card:
     token, as a bearer token, as an API key or as the password of Basic. `oidc`: URL of the
     discovery document of an OpenID provider whose tokens are accepted. `push`: push notifications
     are supported. `extended`: authenticated clients can get an extended card; `details` is its
-    additional content for programs: the CLI and its limits. `extension_required`: clients must
-    activate EXTENSION.
+    additional content for programs: the CLI and its limits.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Card:
     push: bool = False
     extended: bool = False
     details: Mapping[str, Any] | None = None
-    extension_required: bool = False
     grpc: str | None = None
     tenant: str | None = None
     websocket: str | None = None
@@ -66,7 +64,7 @@ class Card:
 def encode_extensions(card: Card) -> list[dict[str, Any]]:
     """EXTENSION, with the details of an extended card as its parameters."""
     about = "metadata.bridge: working directory, tools, usage and permissions of coding agents"
-    extension = {"uri": EXTENSION, "description": about, "required": card.extension_required}
+    extension = {"uri": EXTENSION, "description": about, "required": False}
     return [extension | ({"params": dict(card.details)} if card.details else {})]
 
 

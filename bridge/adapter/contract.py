@@ -211,9 +211,6 @@ class Adapter(ABC):
     binary: ClassVar[str] = ""
     """The program's name on PATH; empty if the operator must name one (AGENT_BINARY)."""
 
-    binary_setting: ClassVar[str] = "AGENT_BINARY"
-    """The setting that overrides the path of the program."""
-
     environment: ClassVar[tuple[str, ...]] = ()
     """Variables of the server that the CLI may see: names, or prefixes with a `*` at the end."""
 

@@ -47,6 +47,8 @@ from bridge.task.text import json_object
 
 TOO_LONG = "Argument list too long"
 """The error E2BIG in the words of the system."""
+TERMINALS = "/dev/pts"
+"""The folder of terminals, in which a CLI cannot open one unless `writable_paths` have it."""
 
 
 class RunnerAdapter(Adapter):
@@ -85,7 +87,12 @@ class RunnerAdapter(Adapter):
         terminal: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start the CLI with `text` on its stdin. A CLI that still runs is ended before."""
+        """Start the CLI with `text` on its stdin. A CLI that still runs is ended before.
+        `terminal`: on a terminal of its own (see TERMINALS)."""
+        if terminal and TERMINALS not in self.writable_paths:
+            raise ValueError(
+                f"a terminal needs {TERMINALS} in writable_paths, as TerminalAdapter has"
+            )
         order = {"argv": argv, "input": text, "open": stays_open, "pty": terminal, "env": env or {}}
         if self.running:
             self.stop()

@@ -95,7 +95,7 @@ def server_parser(complete: bool = False) -> PlainParser:
         "push-worker",
         help="send the push notifications of servers with BRIDGE_PUSH_RELAY=redis",
         description="Send the push notifications that servers with BRIDGE_PUSH_RELAY=redis put "
-        "into Redis. It reads BRIDGE_REDIS_*, BRIDGE_PUSH_KEY, BRIDGE_PUSH_LEASE_MS and "
+        "into Redis. It reads BRIDGE_REDIS_*, BRIDGE_PUSH_KEY and "
         "BRIDGE_PUSH_ALLOW_PRIVATE. SIGTERM finishes the notifications in hand.",
         parents=[settings],
     )

@@ -19,19 +19,21 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from bridge.server.settings.constants import Constants
     from bridge.server.settings.load import Loaded
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit status: 0 after an orderly stop, 1 if the server cannot run,
-    2 for invalid settings. Of the doctor: 0 if all necessary checks pass, 1 if one fails, 2 for
-    invalid settings. 141 (SIGPIPE) if the reader of the output has exited: `… adapters | head`."""
+def main(argv: Sequence[str] | None = None, constants: Constants | None = None) -> int:
+    """Run a command. `constants`: of a server. Returns the exit status: 0 after an orderly stop, 1
+    if the server cannot run, 2 for invalid settings. Of the doctor: 0 if all necessary checks pass,
+    1 if one fails, 2 for invalid settings. 141 (SIGPIPE) if the reader of the output has exited:
+    `… adapters | head`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # it is closed: no other file may get its number
             setattr(sys, name, open(os.devnull, mode))
     try:
         try:
-            return _run(argv)
+            return _run(argv, constants)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGPIPE
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None, constants: Constants | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if is_client(arguments):
         return _client(arguments)
@@ -60,7 +62,7 @@ def _run(argv: Sequence[str] | None) -> int:
             return TOOLS[options.command](options)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        return _serve(options)
+        return _serve(options, constants)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
         return 2
@@ -125,14 +127,14 @@ def _skill(options: argparse.Namespace) -> int:
     return show_skill(install=options.install, force=options.force)
 
 
-def _serve(options: argparse.Namespace) -> int:
+def _serve(options: argparse.Namespace, constants: Constants | None) -> int:
     import asyncio
 
     from bridge.server.lifecycle.serve import serve
     from bridge.server.operate.systemd import SystemdService
 
     def read() -> Loaded:
-        return _loaded(options, service.sockets.settings)
+        return _loaded(options, service.sockets.settings, constants=constants)
 
     service = SystemdService.take()
     within = options.until_idle
@@ -221,6 +223,7 @@ def _loaded(
     inherited: Mapping[str, Any] | None = None,
     *,
     anywhere: bool = False,
+    constants: Constants | None = None,
 ) -> Loaded:
     """`inherited`: settings of sockets that another program has made; they have precedence.
     `anywhere`: the command starts no agent."""
@@ -235,7 +238,7 @@ def _loaded(
         "config_file": options.config,
         **(inherited or {}),
     }
-    return load(flags, options.env_file, anywhere=anywhere)
+    return load(flags, options.env_file, constants, anywhere=anywhere)
 
 
 def _loaded_aloud(options: argparse.Namespace) -> Loaded:

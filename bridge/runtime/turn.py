@@ -23,6 +23,7 @@ from bridge.runtime.questions import (
     give_up,
 )
 from bridge.runtime.recorder import Recorder
+from bridge.session.blame import culprit, failure_of
 from bridge.session.session import Session
 from bridge.store.handle import TaskHandle
 from bridge.store.serialization import micros
@@ -133,6 +134,8 @@ class Turn:
             log.exception("a session cannot be continued", extra={"task": self.handle.task.id})
             text = "The server restarted and does not know which input the agent got."
             reason = "restart" if isinstance(error, InputUnknown | OSError) else "adapter-error"
+            if adapter := culprit(error):
+                text = failure_of(adapter, error).text
             self.apply(Interrupted(text, reason))
         session = self._lease.session
         assert session
@@ -365,5 +368,7 @@ def _failure(error: Exception, task_id: str) -> Failed:
             log.warning(str(error), extra={"task": task_id})
             text = f"The agent could not be started: {error.problem}. The server's log says more."
             return Failed(text, "launch")
+    if adapter := culprit(error):
+        return failure_of(adapter, error)
     log.error("turn failed", exc_info=error, extra={"task": task_id})
     return Failed("Internal error; the server's log has it.", "internal")

@@ -130,9 +130,9 @@ def make_policy(agent: ConfiguredAgent, shared: SharedParts) -> Policy:
         thoughts=settings.agent.thoughts,
         models=(*settings.agent.models, *models),
         when_busy=settings.agent.when_busy,
-        queue=settings.limits.max_tasks_per_context,
+        queue=settings.constants.max_tasks_per_context,
         on_disconnect=settings.agent.on_disconnect,
-        grace=settings.limits.disconnect_grace_ms / 1000,
+        grace=settings.constants.disconnect_grace_ms / 1000,
         retention=retention,
         role=shared.state.role,
     )
@@ -193,12 +193,7 @@ def _served(
         tasks=router,
         push=shared.push,
         extended_card=extended if settings.auth.config.required else None,
-        answering=Answering(
-            settings.agent.stream_on_question,
-            settings.limits.fast_path_ms / 1000,
-            shared.keep_alive,
-            shared.tally,
-        ),
+        answering=Answering(shared.keep_alive, shared.tally),
         sign=sign,
         observers=shared.request_observers,
         revocations=shared.revocations,
@@ -211,7 +206,6 @@ def _served(
         card=card,
         card_versions=settings.agent.card,
         sign=sign,
-        extension_required=settings.agent.require_extension,
     )
 
 
@@ -264,8 +258,8 @@ def make_session_factory(
             turn=settings.agent.timeout_ms / 1000,
             silence=settings.agent.idle_exit_ms / 1000,
             start=settings.limits.start_timeout_ms / 1000,
-            line=settings.limits.max_line_bytes,
-            term_grace=settings.limits.stop_grace_ms / 1000,
+            line=settings.constants.max_line_bytes,
+            term_grace=settings.constants.stop_grace_ms / 1000,
             group=group_limits(settings),
             background=settings.limits.background_processes == "keep",
         ),
@@ -283,7 +277,7 @@ def make_session_factory(
 def _attachments(
     agent: ConfiguredAgent, folder: Path | None, sandbox: Sandbox | None
 ) -> Attachments:
-    limits, adapter = agent.settings.limits, agent.adapter
+    constants, adapter = agent.settings.constants, agent.adapter
     user = sandbox.user if sandbox else None
     if folder and user:
         for one in (folder, folder / agent.id):
@@ -296,10 +290,10 @@ def _attachments(
         takes_files=adapter.takes_files,
         folder=folder / agent.id if folder else None,
         limits=PartLimits(
-            text=limits.max_text_bytes,
-            raw=limits.max_raw_bytes,
-            file=limits.max_file_bytes,
-            parts=limits.max_parts,
+            text=constants.max_text_bytes,
+            raw=constants.max_raw_bytes,
+            file=constants.max_file_bytes,
+            parts=constants.max_parts,
         ),
         group=user.gid if user else None,
     )

@@ -19,7 +19,6 @@ from bridge.errors.extras import install_line
 from bridge.server.agents.node import NodeAgents, digest
 from bridge.server.settings.broker import redis_principals
 from bridge.server.settings.root import Settings
-from bridge.server.settings.sections import ServerSettings
 from bridge.store.cluster import SharedStore
 
 if TYPE_CHECKING:
@@ -82,14 +81,13 @@ def postgres_store(
         name=name,
         version=__version__,
         lease=settings.store.lease_ms / 1000,
-        grace=settings.store.node_grace_ms / 1000,
+        grace=settings.constants.node_grace_ms / 1000,
         shares=[*settings.shares],
         agents=agents,
         slots=settings.server.max_sessions,
         config=digest(settings, [*agents]),
     )
     store = PostgresStore(address, node, seal=seal, terms=terms, host=host)
-    store.commit_pause = settings.store.commit_pause_ms / 1000
     if settings.store.redis:
         store.use_bus(redis_bus(settings.store.redis))
     return store
@@ -178,8 +176,8 @@ def redis_transport(settings: Settings, *, identity: str, consumer: str) -> Redi
         prefix=chosen.prefix,
         identity=identity,
         consumer=consumer,
-        claim=chosen.claim_ms / 1000,
-        replies=ReplyLimits(chosen.reply_items, chosen.reply_ttl_ms / 1000),
+        claim=settings.constants.redis_claim_ms / 1000,
+        replies=ReplyLimits(settings.constants.redis_reply_items, chosen.reply_ttl_ms / 1000),
     )
     return RedisTransport(address, config)
 
@@ -190,7 +188,7 @@ def push_relay(settings: Settings, server: str) -> RedisRelay:
     address = _broker_address(settings)
     with _needs("redis", "BRIDGE_PUSH_RELAY is redis"):
         from bridge.push.relay import RedisRelay, RelayConfig
-    lease = settings.push.lease_ms / 1000
+    lease = settings.constants.push_lease_ms / 1000
     config = RelayConfig(settings.redis.prefix, server, settings.push.key or "", lease)
     return RedisRelay(address, config)
 
@@ -209,7 +207,7 @@ def push_worker(settings: Settings) -> PushWorker:
     config = WorkerConfig(
         settings.redis.prefix,
         settings.push.key,
-        settings.push.lease_ms / 1000,
+        settings.constants.push_lease_ms / 1000,
         allow_private=settings.push.allow_private,
     )
     return PushWorker(address, config)
@@ -260,22 +258,18 @@ def grpc_server(settings: Settings, port: int) -> GrpcServer:
         key=Path(chosen.tls_key).expanduser() if chosen.tls_key else None,
         max_body=server.max_body_bytes,
         stall=server.stall_timeout_ms / 1000,
-        reflection=chosen.reflection,
     )
     return GrpcServer(config)
 
 
-def web_sockets(settings: ServerSettings, identify: Identify) -> WebSockets | None:
+def web_sockets(settings: Settings, identify: Identify) -> WebSockets | None:
     """The WebSocket connections, with BRIDGE_WEBSOCKET."""
-    if not settings.websocket:
+    if not settings.server.websocket:
         return None
     from bridge.transports.envelope.websocket import WebSockets
 
-    return WebSockets(
-        identify,
-        ping=settings.websocket_ping_ms / 1000,
-        max_frame=settings.max_body_bytes,
-    )
+    ping = settings.constants.websocket_ping_ms / 1000
+    return WebSockets(identify, ping=ping, max_frame=settings.server.max_body_bytes)
 
 
 def mcp_library() -> tuple[type[McpServer], type[McpConfig]]:
@@ -302,10 +296,6 @@ def span_queue(settings: Settings, clean: Callable[[str], str]) -> SpanQueue | N
     traces = settings.traces
     if traces.endpoint is None:
         return None
-    if traces.protocol != "http/protobuf":
-        raise ConfigurationError(
-            f"OTEL_EXPORTER_OTLP_PROTOCOL is {traces.protocol}; only http/protobuf is supported."
-        )
     with _needs("otel", "An endpoint of OTEL_EXPORTER_OTLP is set"):
         from bridge.telemetry.tracing.exporter import SpanQueue
     return SpanQueue(

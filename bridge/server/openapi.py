@@ -1,7 +1,7 @@
 """The HTTP+JSON binding of an agent as an OpenAPI 3.1 document, for `GET /openapi.json`.
 
 `scripts/openapi` generates openapi.json for a server that requires a token. The member `x-variants`
-has a JSON merge patch (RFC 7396) for each other kind of server.
+has a JSON merge patch (RFC 7396) for another kind of server.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import orjson
 
 from bridge.a2a.card import Card
 
+PUBLIC = "public"
+"""The variant of a server that requires no token."""
 GENERATED = Path(__file__).with_name("openapi.json")
 
 
@@ -20,7 +22,7 @@ def document(card: Card) -> dict[str, Any]:
     """The document for the agent with this card, at the URL of the card."""
     found: dict[str, Any] = orjson.loads(GENERATED.read_bytes())
     variants = found.pop("x-variants")
-    _merge(found, variants.get(variant(card.bearer, card.extension_required), {}))
+    _merge(found, variants.get("" if card.bearer else PUBLIC, {}))
     found["info"] = {"title": card.name, "description": card.description, "version": card.version}
     found["servers"] = [{"url": card.rest_url}]
     if card.bearer and card.oidc:
@@ -28,11 +30,6 @@ def document(card: Card) -> dict[str, Any]:
         found["components"]["securitySchemes"]["oidc"] = openid
         found["security"].append({"oidc": []})
     return found
-
-
-def variant(bearer: bool, extension_required: bool) -> str:
-    """The name of a variant; empty for the document itself."""
-    return " ".join(["public"] * (not bearer) + ["extension-required"] * extension_required)
 
 
 def _merge(target: dict[str, Any], patch: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def _guess(argv: Sequence[str]) -> str:
 def record(path: str, argv: Sequence[str], adapter: str | None = None) -> int:
     """Run `argv` with stdin, stdout and stderr of this process, and record all data.
 
-    A bridge can run this command in place of the CLI (CLAUDE_CODE_PATH). Returns the exit status
+    A bridge can run this command in place of the CLI (AGENT_BINARY). Returns the exit status
     as a shell reports it. Raises ConfigurationError.
     """
     pipe = subprocess.PIPE

@@ -14,10 +14,12 @@ from importlib.metadata import entry_points
 from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from bridge.adapter import Adapter
 from bridge.errors import ConfigurationError
 from bridge.server import acp_registry
+from bridge.server.agents.adapter_class import checked, imported
 from bridge.task.nearest import nearest
 
 PACKAGE = "bridge.adapters"
@@ -31,7 +33,7 @@ WITHDRAWN: Mapping[str, tuple[str, str]] = {
     "gemini-print": ("gemini", "AGENT_ARGS='--output-format=text'"),
     "opencode-run": (
         "opencode",
-        "AGENT_ARGS='run --format=json' AGENT_OUTPUT=ndjson AGENT_TEXT_FIELD=part.text",
+        "AGENT_ARGS='run --format=json' AGENT_TEXT_FIELD=part.text",
     ),
 }
 """Adapters of earlier versions for print modes: the adapter for the same program, which has the
@@ -51,12 +53,12 @@ def load(name: str) -> type[Adapter]:
     if ":" in name:
         return _from_path(name)
     if name in _files():
-        return _checked(_module(name).ADAPTER, name)
+        return checked(getattr(_module(name), "ADAPTER", None), name)
     for adapter in _further():
         if adapter.name == name:
             return adapter
     for entry in entry_points(group=GROUP, name=name):
-        return _checked(entry.load(), name)
+        return checked(imported(name, entry.load), name)
     refuse_withdrawn(name)
     known = names()
     hint = nearest(name, known)
@@ -102,7 +104,8 @@ def _further() -> Iterable[type[Adapter]]:
 
 def _module(name: str) -> ModuleType:
     _package_path()
-    return importlib.import_module(f"{PACKAGE}.{name.replace('-', '_')}")
+    module = f"{PACKAGE}.{name.replace('-', '_')}"
+    return cast(ModuleType, imported(name, lambda: importlib.import_module(module)))
 
 
 def _package_path() -> str:
@@ -129,7 +132,7 @@ def _from_acp_registry(name: str) -> type[Adapter]:
         "verified": False,
         "install": agent.install,
     }
-    return _checked(type("AcpRegistryAgent", (load("acp"),), members), name)
+    return checked(type("AcpRegistryAgent", (load("acp"),), members), name)
 
 
 def _from_path(name: str) -> type[Adapter]:
@@ -137,17 +140,11 @@ def _from_path(name: str) -> type[Adapter]:
     if not module_name:
         raise ConfigurationError(f"{name!r} is not of the form pkg.mod:Class.")
     try:
-        module = importlib.import_module(module_name)
+        module = imported(name, lambda: importlib.import_module(module_name))
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
             raise ConfigurationError(
-                f"unknown module {module_name!r}: it is not on sys.path."
+                f"unknown module {module_name!r}: it is not on sys.path. Set PYTHONPATH."
             ) from None
-        raise
-    return _checked(getattr(module, attribute, None), name)
-
-
-def _checked(found: object, name: str) -> type[Adapter]:
-    if isinstance(found, type) and issubclass(found, Adapter):
-        return found
-    raise ConfigurationError(f"{name!r} is not a subclass of bridge.adapter.Adapter.")
+        raise ConfigurationError(f"cannot import the adapter {name!r}: {error}") from error
+    return checked(getattr(module, attribute, None), name)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from bridge.adapter import SessionStart
 from bridge.errors import LaunchError
+from bridge.session.blame import culprit, failure_of
 from bridge.session.pool import SessionPool
 from bridge.session.session import Session
 from bridge.task.events import AgentEvent, Failed, TimedOut
@@ -109,6 +110,8 @@ class PrewarmedSession:
             self.problem = ""
         except LaunchError as error:
             self.problem = str(error)
+        except Exception as error:
+            self.problem = failure_of(self.session.adapter, error).text
         finally:
             if not self._taken:
                 await self.session.stop()
@@ -198,7 +201,8 @@ class Prewarm:
             try:
                 self._start()
             except Exception as error:  # from an adapter, or from the directory
-                self._fail(str(error))
+                adapter = culprit(error)
+                self._fail(failure_of(adapter, error).text if adapter else str(error))
 
     def _due(self) -> bool:
         due = asyncio.get_running_loop().time() >= self._earliest

@@ -92,8 +92,15 @@ class Session:
         """Whether the session can run another turn, perhaps after the CLI has stopped a turn that
         it began by itself."""
         running = self.streams.process is not None and self.streams.process.running
-        over = self._stopping is not None or self.streams.broken or self.adapter.spent
-        return running and not over
+        return running and self._stopping is None and not self.streams.broken and not self._spent
+
+    @property
+    def _spent(self) -> bool:
+        try:
+            return self.adapter.spent
+        except Exception as error:
+            self.streams.adapter_failed(error)
+            return True
 
     async def open(self) -> None:
         """Start the CLI. Raises LaunchError."""
@@ -287,8 +294,10 @@ class Session:
             self.streams.between.report = lambda one: None
             asked = False
             if interrupt:
-                with contextlib.suppress(Exception):
+                try:
                     asked = self.adapter.interrupt()
+                except Exception as error:
+                    self.streams.adapter_failed(error)
                 self.streams.flush()
             self._stopping = asyncio.ensure_future(self._stop(self.streams.turn if asked else None))
 

@@ -18,6 +18,7 @@ from bridge.process.line_splitter import LongLine
 from bridge.sandbox import denied
 from bridge.sandbox.profile import launch_refusal
 from bridge.session.between import BetweenTurns
+from bridge.session.blame import EVENTS, failure_of, no_event
 from bridge.session.ending import EndBuffer
 from bridge.session.redaction import Redactor, Secrets
 from bridge.session.time_limits import no_handshake, too_silent, too_slow
@@ -289,7 +290,7 @@ class SessionStreams:
         try:
             tell()
         except Exception as error:
-            self.deliver([self._adapter_failed(error)])
+            self.deliver([self.adapter_failed(error)])
         self.flush()
 
     def flush(self) -> None:
@@ -297,7 +298,7 @@ class SessionStreams:
         try:
             data = self._adapter.data_to_send()
         except Exception as error:
-            self.deliver([self._adapter_failed(error)])
+            self.deliver([self.adapter_failed(error)])
             return
         if data and self.process:
             self.process.write(data)
@@ -337,21 +338,32 @@ class SessionStreams:
             for line in lines:
                 if isinstance(line, LongLine):
                     limit = self._limits.line
-                    text = (
-                        f"A line of {line.length} bytes was cut: BRIDGE_MAX_LINE_BYTES is {limit}."
-                    )
+                    text = f"A line of {line.length} bytes was cut: the limit is {limit} bytes."
                     head = line.head[:2000].decode(errors="replace")
                     facts = {"type": "truncated_line", "bytes": line.length, "head": head}
                     events.append(Status(text, facts))
                 else:
                     events.extend(self._adapter.receive_line(line))
+            if not EVENTS.issuperset(map(type, events)):
+                raise no_event(events)
         except Exception as error:
-            events.append(self._adapter_failed(error))
+            events = [one for one in events if type(one) in EVENTS]
+            events.append(self.adapter_failed(error, "receive_line"))
         self._receive(events)
         self.flush()
-        if self.turn and self.turn.starting and not self._adapter.handshaking:
+        if self.on_ready or (self.turn and self.turn.starting):
+            self._look_for_ready()
+
+    def _look_for_ready(self) -> None:
+        try:
+            if self._adapter.handshaking:
+                return
+        except Exception as error:
+            self.deliver([self.adapter_failed(error)])
+            return
+        if self.turn and self.turn.starting:
             self.turn.started()
-        if self.on_ready and not self._adapter.handshaking:
+        if self.on_ready:
             self.on_ready()
 
     def _receive(self, events: list[AgentEvent]) -> None:
@@ -371,9 +383,12 @@ class SessionStreams:
 
     def _conclusion(self) -> Sequence[AgentEvent]:
         try:
-            return self._adapter.conclude()
+            events = [*self._adapter.conclude()]
+            if not EVENTS.issuperset(map(type, events)):
+                raise no_event(events)
         except Exception as error:
-            return [self._adapter_failed(error)]
+            events = [self.adapter_failed(error, "conclude")]
+        return events
 
     def _receive_end(self) -> None:
         """stdout is closed: no more output can arrive, so the CLI must exit soon."""
@@ -400,17 +415,18 @@ class SessionStreams:
             self.deliver([Failed(text, "launch")])
             return
         try:
-            events = list(self._adapter.receive_exit(ExitStatus(code, stderr, limit)))
+            events = [*self._adapter.receive_exit(ExitStatus(code, stderr, limit))]
+            if not EVENTS.issuperset(map(type, events)):
+                raise no_event(events)
         except Exception as error:
-            events = [self._adapter_failed(error)]
+            events = [self.adapter_failed(error, "receive_exit")]
         self.deliver(events)
 
-    def _adapter_failed(self, error: Exception) -> AgentEvent:
-        """Convert an exception of an adapter to the failure of its turn; only this code does it."""
-        log.exception("adapter failed", extra={"adapter": self._adapter.name})
+    def adapter_failed(self, error: Exception, method: str = "") -> AgentEvent:
+        """Convert an exception of an adapter, or of the result of its `method`, to the failure of
+        its turn."""
         self.broken = True
-        text = f"The adapter could not process the agent's output ({type(error).__name__})."
-        return Failed(text + " The server's log has the details.", "adapter-error")
+        return failure_of(self._adapter, error, method)
 
 
 def _explained(failed: Failed, walls: Mapping[str, Any]) -> Failed:

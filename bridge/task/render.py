@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bridge.task.answers import denial
-from bridge.task.artifact import ANSWER_ID
 from bridge.task.events import (
     Canceled,
     Done,
@@ -33,7 +32,6 @@ from bridge.task.message import Message, Role, TextPart
 from bridge.task.state import StatusUpdate, Task
 from bridge.task.subject import how_to_answer
 from bridge.task.text import exact, one_line, readable
-from bridge.task.transitions import TaskState
 
 RESULT_CHARS = 80  # characters of the output of a tool that did not fail
 Words = tuple[str, Facts | None]
@@ -114,15 +112,6 @@ def history(task: Task, length: int | None) -> Sequence[Message]:
         if message:
             messages.append(message)
     return messages
-
-
-def quick_answer(task: Task, within: float) -> Message | None:
-    """The answer as a Message, if the task completed in at most `within` seconds."""
-    took = (task.status_time - task.created).total_seconds()
-    answer = task.artifacts.get(ANSWER_ID)
-    if task.state is not TaskState.COMPLETED or not took <= within > 0 or answer is None:
-        return None
-    return Message(f"{task.id}-answer", Role.AGENT, tuple(answer.parts), task.id, task.context_id)
 
 
 def _words(update: StatusUpdate) -> Words:

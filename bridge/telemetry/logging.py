@@ -17,6 +17,7 @@ from bridge.telemetry.log_events import EVENTS, OTHER
 LONGEST = 16 * 1024  # bytes of a line
 CUTS = (4096, 1024, 256, 32)  # characters of each text in a line that is too long
 DEEPEST = 8  # levels of a value
+MARGIN = "    "  # of the lines of a traceback
 _RECORD_MEMBERS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _FIRST = ("time", "level", "event", "message", "logger")
 _BY_CONTEXT = frozenset(
@@ -43,7 +44,7 @@ def no_context(members: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats a record as one line of at most LONGEST bytes. `clean` redacts secrets. `context`:
+    """Formats a record as a text of at most LONGEST bytes. `clean` redacts secrets. `context`:
     members that the record does not have itself. `priorities`: begin each line with its priority,
     `<N>`, which journald reads."""
 
@@ -56,10 +57,13 @@ class LineFormatter(logging.Formatter):
         self._priorities = priorities
 
     def format(self, record: logging.LogRecord) -> str:
-        line = self._line(self._members(record))
-        return f"<{priority(record.levelno)}>{line}" if self._priorities else line
+        text = self._text(self._members(record))
+        if not self._priorities:
+            return text
+        mark = f"<{priority(record.levelno)}>"
+        return "\n".join(f"{mark}{line}" for line in text.split("\n"))
 
-    def _line(self, members: dict[str, Any]) -> str:
+    def _text(self, members: dict[str, Any]) -> str:
         raise NotImplementedError
 
     def _members(self, record: logging.LogRecord) -> dict[str, Any]:
@@ -92,7 +96,7 @@ class JsonFormatter(LineFormatter):
     """One object of JSON for each record. Each text is redacted before it is encoded: a pattern of
     a secret could otherwise reach beyond the end of a text."""
 
-    def _line(self, members: dict[str, Any]) -> str:
+    def _text(self, members: dict[str, Any]) -> str:
         line = _dumped(members)
         for most in CUTS:
             if len(line) <= LONGEST:
@@ -106,18 +110,25 @@ class JsonFormatter(LineFormatter):
 
 
 class TextFormatter(LineFormatter):
-    """For people: time, level, logger, message, then key='value' pairs with escaped values."""
+    """For people: time, level, logger, message, then key='value' pairs with escaped values. The
+    lines of a traceback follow, each with a margin, so that none looks like a record."""
 
-    def _line(self, members: dict[str, Any]) -> str:
+    def _text(self, members: dict[str, Any]) -> str:
         time, level, event, message, logger = (members.pop(name) for name in _FIRST)
+        traceback = _shortened(members.pop("exception", ""), CUTS[0]).splitlines()
         if event != OTHER:
             members = {"event": event, **members}
         pairs = "".join(f" {name}={_as_text(value)!r}" for name, value in members.items())
+        below = "".join(f"\n{MARGIN}{escaped(line)}" for line in traceback)
         line = f"{time} {level} {logger} {message!r}{pairs}"
-        data = line.encode("utf-8", "replace")
-        if len(data) <= LONGEST:
-            return line
-        return data[: LONGEST - 4].decode("utf-8", "ignore") + " …"
+        if below:
+            line = _cut(line, LONGEST // 2) + below
+        return _cut(line, LONGEST)
+
+
+def _cut(text: str, most: int) -> str:
+    data = text.encode("utf-8", "replace")
+    return text if len(data) <= most else data[: most - 4].decode("utf-8", "ignore") + " …"
 
 
 def priority(level: int) -> int:

@@ -26,7 +26,6 @@ from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
     JSON,
     activated_extensions,
-    check_extension,
     declares_json,
     retry_after,
 )
@@ -44,17 +43,15 @@ STATUS: Mapping[type[Exception], int] = {
 
 
 class JsonRpc:
-    """The handler of POST requests. `extension_required`: it rejects requests without EXTENSION."""
+    """The handler of POST requests."""
 
     def __init__(
         self,
         operations: Operations,
         caller: Callable[[web.Request], Caller],
-        extension_required: bool = False,
     ) -> None:
         self._operations = operations
         self._caller = caller
-        self._extension_required = extension_required
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         request_id: RequestId = None
@@ -64,7 +61,6 @@ class JsonRpc:
             request_id = id_of(envelope)
             check_envelope(envelope)
             method, codec = method_of(envelope, request)
-            check_extension(request, self._extension_required)
             operation, params = codec.methods[method], params_of(envelope)
             if "id" not in envelope:
                 return await self._notified(request, codec, operation, params)

@@ -118,14 +118,6 @@ def shows_retry(request: ServiceParameters) -> bool:
     return "Last-Event-ID" in request.headers or "Idempotency-Key" in request.headers
 
 
-def check_extension(request: ServiceParameters, required: bool) -> None:
-    """Raise ExtensionSupportRequired if the agent requires EXTENSION and the client does not
-    activate it (§3.3.4)."""
-    if required and not activated_extensions(request):
-        text = f"This agent requires the extension {EXTENSION}. Send it in A2A-Extensions."
-        raise errors.ExtensionSupportRequired(text, extension=EXTENSION)
-
-
 def declares_json(request: web.Request) -> bool:
     """Whether the headers declare a body of JSON without compression."""
     compressed = request.headers.get("Content-Encoding", "identity").strip().lower() != "identity"

@@ -21,7 +21,6 @@ from bridge.push.notifier import Push
 from bridge.runtime.router import Router
 from bridge.runtime.sending.send import Sent
 from bridge.store.handle import TaskHandle, durable
-from bridge.task.render import quick_answer
 from bridge.task.state import Task
 from bridge.telemetry.observation import (
     Observation,
@@ -63,12 +62,8 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """How requests are answered. `stream_on_question`: "close" or "open", the stream of a send at
-    a question. `fast_path`: a blocking send gets a Message if its task completes within so many
-    seconds; 0 = never. `tally` counts the streams."""
+    """How requests are answered. `tally` counts the streams."""
 
-    stream_on_question: str = "close"
-    fast_path: float = 0.0
     keep_alive: KeepAlive = KEEP_ALIVE
     tally: StreamTally | None = None
 
@@ -96,11 +91,9 @@ class Operations:
         self._tasks = tasks
         self._pushes = PushOperations(tasks, push)
         self._extended_card = extended_card
-        self._fast_path = answering.fast_path
         self._sign = sign
         self._keep_alive = answering.keep_alive
         self._tally = answering.tally or StreamTally()
-        self._ends_on_question = answering.stream_on_question == "close"
         self._calls: Mapping[Operation, Call] = {
             Operation.SEND: self._send,
             Operation.GET: self._get,
@@ -112,11 +105,6 @@ class Operations:
             Operation.PUSH_DELETE: _for_principal(self._pushes.delete),
             Operation.EXTENDED_CARD: self._card,
         }
-
-    @property
-    def ends_on_question(self) -> bool:
-        """Whether the stream of a send ends with a question."""
-        return self._ends_on_question
 
     def held(self, principal: Principal) -> Hold:
         """The context of work for the principal. Raises Unauthenticated when its credential becomes
@@ -197,7 +185,7 @@ class Operations:
         _note(caller, handle)
         seen = _seen(seen, asked.metadata, asked.message.metadata) if sent.again else None
         stream = await self._stream(
-            codec, handle, asked.history_length, seen, self._ends_on_question
+            codec, handle, asked.history_length, seen, ends_on_question=True
         )
         if config:
             await self._pushes.add_sent(codec, config, sent)
@@ -237,9 +225,6 @@ class Operations:
             except asyncio.CancelledError:
                 listener.left = not hold.ended
                 raise
-        answer = quick_answer(task, self._fast_path)
-        if answer:
-            return codec.encode_reply(answer)
         return await _sent(codec, asked, task, sent.handle)
 
     async def _get(self, codec: Codec, params: Json, caller: Caller) -> Any:

@@ -24,7 +24,6 @@ from bridge.transports.json_body import read_json
 from bridge.transports.negotiation import (
     JSON,
     activated_extensions,
-    check_extension,
     codec_for,
     declares_json,
     media_type,
@@ -89,23 +88,20 @@ def routes(prefix: str, handler: Callable[[Operation], Handler]) -> Iterator[web
 
 
 class Rest:
-    """The handlers of ROUTES. `extension_required`: they reject requests without EXTENSION."""
+    """The handlers of ROUTES."""
 
     def __init__(
         self,
         operations: Operations,
         caller: Callable[[web.Request], Caller],
-        extension_required: bool = False,
     ) -> None:
         self._operations = operations
         self._caller = caller
-        self._extension_required = extension_required
 
     def handler(self, operation: Operation) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 codec = codec_for(request, request.path, tuple(CODECS))
-                check_extension(request, self._extension_required)
                 params = await _params(request)
                 return await self._answer(request, codec, operation, params)
             except errors.RequestError as error:

@@ -99,7 +99,7 @@ class Attachments:
         workspace, and ContentTypeNotSupported for parts that no agent of this server takes. Data of
         a type that the CLI does not read is dropped later: see read()."""
         if len(message.parts) > self._limits.parts:
-            text = f"has {len(message.parts)} parts; BRIDGE_MAX_PARTS is {self._limits.parts}"
+            text = f"has {len(message.parts)} parts; the limit is {self._limits.parts}"
             raise InvalidParams(f"The message {text}.", [("message.parts", text)])
         numbered = enumerate(message.parts)
         parts = tuple(self._checked(number, part, within) for number, part in numbered)
@@ -111,20 +111,20 @@ class Attachments:
     def _checked(self, number: int, part: Part, within: Sequence[str] | None) -> Part:
         match part:
             case TextPart(text):
-                self._check_size(number, len(text.encode()), self._limits.text, "TEXT")
+                self._check_size(number, len(text.encode()), self._limits.text)
             case DataPart(data):
                 if self._reads(part):
-                    self._check_size(number, len(orjson.dumps(data)), self._limits.text, "TEXT")
+                    self._check_size(number, len(orjson.dumps(data)), self._limits.text)
                 return part
             case RawPart(content):
                 size = len(content) // 4 * 3 - content[-2:].count("=")  # after decoding
-                self._check_size(number, size, self._limits.raw, "RAW")
+                self._check_size(number, size, self._limits.raw)
                 part = _as_its_bytes(number, part)
                 if self._takes_files:
                     return part  # its media type does not matter: it can be put into a file
             case UrlPart(url) if url.lower().startswith("file:"):
                 path, size = self._workspaces.file(url, within)
-                self._check_size(number, size, self._limits.file, "FILE")
+                self._check_size(number, size, self._limits.file)
                 part = replace(part, url=path.as_uri())
                 if self._takes_files:
                     return part
@@ -137,9 +137,9 @@ class Attachments:
             )
         return part
 
-    def _check_size(self, number: int, size: int, limit: int, name: str) -> None:
+    def _check_size(self, number: int, size: int, limit: int) -> None:
         if size > limit:
-            text = f"has {size} bytes; BRIDGE_MAX_{name}_BYTES is {limit}"
+            text = f"has {size} bytes; the limit is {limit} bytes"
             raise InvalidParams(f"Part {number} {text}.", [(f"message.parts.{number}", text)])
 
     def _takes(self, part: Part) -> bool:

@@ -123,7 +123,7 @@ def first(target: Target, sizes: Sizes) -> Figures:
     yield "first.beyond_frame", frame - start
     yield "first.beyond_text", text - start
     if target.store:
-        generic = {"AGENT_ADAPTER": "generic", "AGENT_OUTPUT": "ndjson"}
+        generic = {"AGENT_ADAPTER": "generic", "AGENT_TEXT_FIELD": "text"}
         yield "first.task", _firsts(target, sizes.first, **generic)[0]
     else:
         yield "first.task", frame

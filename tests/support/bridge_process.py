@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,21 @@ from typing import Any
 from tests import CHECKOUT
 from tests.support.agent import PROGRAM
 from tests.support.chosen_store import settings_of
+from tests.support.constants import taken
 from tests.support.forked_server import ForkedProcess, fork_server, may_fork
 from tests.support.log_lines import faults
 from tests.support.ordinary_user import command as as_ordinary_user
 
 STARTS_WITHIN = 60.0  # seconds; one on a quiet machine
 STOPS_WITHIN = 60.0
+
+
+WITH_CONSTANTS = """
+import sys
+from bridge.cli.main import main
+from bridge.server.settings.constants import Constants
+sys.exit(main(None, Constants(**values)))
+"""
 
 
 class BridgeProcess:
@@ -143,6 +152,12 @@ def environment(workspace: Path, env: Mapping[str, str]) -> tuple[Path, dict[str
     return home, {**base, **env, **settings_of(workspace, env)}
 
 
+def program_with(constants: Mapping[str, Any]) -> Sequence[str]:
+    """The program with these constants."""
+    start = ("-c", f"values = {dict(constants)}{WITH_CONSTANTS}") if constants else ("-m", "bridge")
+    return (sys.executable, *start)
+
+
 @asynccontextmanager
 async def bridge(
     workspace: Path,
@@ -161,11 +176,14 @@ async def bridge(
     beside their workspace. What the default allows is tested where that is the subject.
     `ordinary`: as an ordinary user without control groups, which owns all beside the workspace.
     """
+    constants, env = taken(env)
     home, variables = environment(workspace, env)
     if may_fork(variables) and not ordinary:
-        server = BridgeProcess(await fork_server(arguments, cwd=cwd or home, env=variables))
+        server = BridgeProcess(
+            await fork_server(arguments, cwd=cwd or home, env=variables, constants=constants)
+        )
     else:
-        program = (sys.executable, "-m", "bridge", *arguments)
+        program = (*program_with(constants), *arguments)
         process = await asyncio.create_subprocess_exec(
             *(as_ordinary_user(workspace.parent, *program) if ordinary else program),
             cwd=cwd or home,

@@ -36,8 +36,9 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 from tests import CHECKOUT
 from tests.support import client, ledger, load
 from tests.support.bindings import piped
-from tests.support.bridge_process import BridgeProcess
+from tests.support.bridge_process import BridgeProcess, program_with
 from tests.support.client import RpcError
+from tests.support.constants import taken
 from tests.support.forked_server import fork_server, may_fork
 from tests.support.ledger import Ledger, View, read_ledger
 from tests.support.numbered_streams import (
@@ -156,14 +157,16 @@ class World:
             "BRIDGE_SANDBOX": "none",  # the agent keeps its ledger beside its workspace
             **self.env,
         }
+        constants, env = taken(env)
         if not self.alone and not self.prefix and may_fork(env):
-            self.servers.append(
-                BridgeProcess(await fork_server([], cwd=self.root / "home", env=env))
-            )
+            home = self.root / "home"
+            forked = await fork_server([], cwd=home, env=env, constants=constants)
+            self.servers.append(BridgeProcess(forked))
             return self.server
         process = await asyncio.create_subprocess_exec(
             *self.prefix,
-            *(sys.executable, "-m", "bridge", *(["stdio"] if self.alone else [])),
+            *program_with(constants),
+            *(["stdio"] if self.alone else []),
             cwd=self.root / "home",
             env=env,
             stdin=asyncio.subprocess.PIPE if self.alone else asyncio.subprocess.DEVNULL,

@@ -6,7 +6,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from bridge.adapter import Adapter, AgentConfig, ExitStatus, Launch, Prompt, SessionStart
 from bridge.session.redaction import NO_SECRETS, Secrets
@@ -33,10 +33,23 @@ class Echo(Adapter):
     title: ClassVar[str] = "Echo"
     interruptible = False
     bug: str | None = None  # the method that has one
+    result: Any = None  # of that method, instead of an exception
 
     def __init__(self, config: AgentConfig, start: SessionStart) -> None:
         super().__init__(config, start)
+        self.begun = False  # a line was received
         self.late = asyncio.Event()  # a line `done late` was received
+
+    @property
+    def handshaking(self) -> bool:
+        if self.begun:
+            self._bug("handshaking")
+        return self.bug == "handshaking"
+
+    @property
+    def spent(self) -> bool:
+        self._bug("spent")
+        return False
 
     def launch(self) -> Launch:
         self._bug("launch")
@@ -47,7 +60,10 @@ class Echo(Adapter):
         self.send(prompt.text.encode() + b"\n")
 
     def receive_line(self, line: bytes) -> Iterable[AgentEvent]:
+        if self.bug == "receive_line" and self.result:
+            return cast(Iterable[AgentEvent], self.result[0])
         self._bug("receive_line")
+        self.begun = True
         if line == b"done late":
             self.late.set()
         word, _, rest = line.decode().partition(" ")
@@ -62,6 +78,8 @@ class Echo(Adapter):
         return [events[word]] if word in events else []
 
     def receive_exit(self, status: ExitStatus) -> Iterable[AgentEvent]:
+        if self.bug == "receive_exit" and self.result:
+            return cast(Iterable[AgentEvent], self.result[0])
         self._bug("receive_exit")
         return super().receive_exit(status)
 
@@ -93,12 +111,13 @@ class Sessions:
         *argv: str,
         limits: TurnLimits | None = None,
         bug: str | None = None,
+        result: Any = None,
         secrets: Secrets = NO_SECRETS,
     ) -> Session:
         binary, *args = argv or ("/bin/cat",)
         config = AgentConfig(binary, tuple(args))
         adapter = Echo(config, SessionStart("/", "session-1"))
-        adapter.bug = bug
+        adapter.bug, adapter.result = bug, result
         marker = uuid.uuid4().hex
         environment = {"PATH": os.environ["PATH"]}
         session = Session(adapter, environment, limits or TurnLimits(), marker, secrets=secrets)

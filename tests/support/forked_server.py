@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tests import CHECKOUT
 
@@ -27,6 +28,7 @@ PROGRAM = """
 import contextlib, ctypes, gc, json, os, resource, select, signal, socket, sys
 import bridge.server.lifecycle.serve
 from bridge.cli.main import main
+from bridge.server.settings.constants import Constants
 
 ORDERS = socket.socket(fileno=int(sys.argv[1]))
 rename = ctypes.CDLL(None).prctl
@@ -45,7 +47,7 @@ def serve(order, files):
     os.closerange(3, 1024)
     sys.argv = [bridge.__path__[0] + "/__main__.py", *order["arguments"]]
     try:
-        return main(order["arguments"])
+        return main(order["arguments"], Constants(**order["constants"]))
     except SystemExit as end:
         return end.code
     except BaseException:
@@ -122,13 +124,18 @@ class ForkedProcess:
 
 
 async def fork_server(
-    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str]
+    arguments: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    constants: Mapping[str, Any],
 ) -> ForkedProcess:
     """A server without input, with the output of this process, and with a pipe for its errors."""
     order = {
         "arguments": [*arguments],
         "cwd": str(cwd),
         "env": dict(env),
+        "constants": dict(constants),
         "files": resource.getrlimit(resource.RLIMIT_NOFILE),
         "umask": _umask(),
     }

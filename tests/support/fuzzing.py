@@ -189,7 +189,7 @@ def redis_entry(data: bytes) -> None:
     try:
         content = redis_request.read_fields(fields)
         body = content.decode(4096)
-        call = redis_request.read_call(body, content.parameters, False)
+        call = redis_request.read_call(body, content.parameters)
         redis_request.check_message(call.operation, call.params)
     except redis_request.UnusableEntry as problem:
         assert problem.correlation is None or CORRELATION.fullmatch(problem.correlation)

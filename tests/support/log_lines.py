@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from jsonschema import Draft202012Validator
 
 from bridge.telemetry.log_events import EVENTS
+from bridge.telemetry.logging import MARGIN
 
 Json = dict[str, Any]
 TEXT: Json = {"type": "string"}
@@ -161,11 +162,26 @@ def faults(lines: Sequence[str]) -> Iterator[str]:
     """The faults in the output of a server with the text format. Before it is ready, and after a
     start that fails, it also prints for people."""
     ready = False
-    for text in lines[:MOST]:
+    for text, below in _records(lines[:MOST]):
         ready = ready or READY in text
         if not (ready or _LIKE_A_LINE.match(text)) or text.endswith("…\n"):
             continue
         if text.startswith(("<", "{")) or not text.endswith("\n"):
             continue  # of another format, or of a killed server
         line = parsed(text)
-        yield from problems(line) if line else [f"not a line of the log: {text!r}"]
+        traceback = {"exception": below} if below else {}
+        yield from problems(line | traceback) if line else [f"not a line of the log: {text!r}"]
+
+
+def _records(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """The lines, each with the lines of the traceback below it."""
+    text = below = ""
+    for line in lines:
+        if text and line.startswith(MARGIN):
+            below += line
+            continue
+        if text:
+            yield text, below
+        text, below = line, ""
+    if text:
+        yield text, below

@@ -135,7 +135,7 @@ def settings(model: ModelServer) -> dict[str, Any]:
     assert CLAUDE.exists(), f"{CLAUDE} is missing: run scripts/install"
     return {
         "AGENT_ADAPTER": "claude-code",
-        "CLAUDE_CODE_PATH": str(CLAUDE),
+        "AGENT_BINARY": str(CLAUDE),
         **variables(model),
         "BRIDGE_MAX_SESSIONS": "3",
     }

@@ -24,10 +24,12 @@ from bridge.server.operate.ports import Ports
 from bridge.server.operate.reload import Changes
 from bridge.server.operate.sockets import listen_tcp
 from bridge.server.operate.systemd import ALONE
+from bridge.server.settings.constants import Constants
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from tests.support.agent import PROGRAM
 from tests.support.client import Client
+from tests.support.constants import taken
 
 
 class Reloadable:
@@ -87,7 +89,8 @@ async def reloadable(
         "host": "127.0.0.1",
         "port": "0",
     }
-    chosen = Settings().updated({**defaults, **settings})
+    constants, given = taken({**defaults, **settings})
+    chosen = Settings(constants=Constants(**constants)).updated(given)
     loaded = Loaded(chosen, {}, [])
     identity = Identity(chosen.auth.config, token_issuer(chosen))
     with _own_log(), ExitStack() as unused:

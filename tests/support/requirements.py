@@ -1115,13 +1115,8 @@ VERSIONS = (
         "§3.3.4, §4.6.1",
         "MUST",
         "A request without an extension that the card requires is refused. The bridge "
-        "requires its own extension only with BRIDGE_REQUIRE_EXTENSION.",
+        "requires none.",
         (
-            *_in(
-                "server/protocol/bad_params",
-                "test_a_required_extension_must_be_asked_for",
-                "test_the_card_of_an_agent_that_requires_the_extension_says_so",
-            ),
             *_in("server/protocol/cards", "test_the_extension_is_declared_as_not_required"),
             *_in("server/protocol/options", "test_choices_count_without_the_header"),
         ),
@@ -1726,7 +1721,6 @@ GRPC = (
         _in(
             "server/protocol/grpc",
             "test_the_version_is_checked",
-            "test_the_extension_can_be_required",
             "test_an_activated_extension_is_confirmed",
             "test_calls_need_a_token",
         ),

@@ -33,6 +33,7 @@ from bridge.server.operate.pages import OperatorPages
 from bridge.server.operate.ports import Ports
 from bridge.server.operate.sockets import limits
 from bridge.server.operate.tracing import open_tracing
+from bridge.server.settings.constants import Constants
 from bridge.server.settings.load import Loaded
 from bridge.server.settings.root import Settings
 from bridge.server.state_dir import State
@@ -50,6 +51,7 @@ from tests.support.agent import PROGRAM
 from tests.support.children import children
 from tests.support.chosen_store import new_state
 from tests.support.client import Client
+from tests.support.constants import taken
 
 
 class Server:
@@ -112,7 +114,8 @@ async def serving(
         "bridge_push_allow_private": True,
         "bridge_max_text_bytes": 2**25,  # tests/support/agent.py has its script in the prompt
     }
-    chosen = Settings().updated({**defaults, **settings})
+    constants, given = taken({**defaults, **settings})
+    chosen = Settings(constants=Constants(**constants)).updated(given)
     loaded = Loaded(chosen, {}, [])
     async with serving_loaded(
         loaded, prewarm=prewarm, issuer=issuer, keep_alive=keep_alive, mcp=mcp
@@ -180,7 +183,7 @@ async def serving_loaded(
     app = make_app(
         root,
         served,
-        settings=chosen.server,
+        settings=chosen,
         identify=identity,
         checks=(redis,),
         about=lambda: {"sessions": pool.figures()},

@@ -307,9 +307,8 @@ def _with_extension(card: Card, extensions: list[Any]) -> Card:
     with Reader(value) as one:
         one.fixed("uri", EXTENSION)
         assert one.need("description", str)
-        return replace(
-            card, details=one.may("params", dict), extension_required=one.need("required", bool)
-        )
+        one.fixed("required", False)
+        return replace(card, details=one.may("params", dict))
 
 
 # --- what the versions share ---------------------------------------------------------------------

@@ -72,7 +72,7 @@ def two_agents(place: Place) -> dict[str, str]:
     agent = f'adapter = "jsonl"\nbinary = "{sys.executable}"\n'
     problems = f'[agents.problems]\n{agent}args = ["-I", "-S", "{PROBLEMS}"]\n'
     file.write_text(f"[agents.jsonl]\n{agent}args = {json.dumps(scripted_args(place))}\n{problems}")
-    return {"CONFIG_FILE": str(file), "BRIDGE_DEFAULT_AGENT": "jsonl"}
+    return {"CONFIG_FILE": str(file)}
 
 
 def scripted_args(place: Place) -> list[str]:

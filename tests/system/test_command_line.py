@@ -87,7 +87,7 @@ def test_an_adapter_class_that_is_none_is_told_so(tmp_path: Path, name: str) -> 
 
 def test_a_missing_program_is_told_with_the_setting_that_names_it(tmp_path: Path) -> None:
     text = refusal(run("--adapter", "claude-code", cwd=tmp_path))
-    assert "claude was not found" in text and "CLAUDE_CODE_PATH" in text
+    assert "claude was not found" in text and "AGENT_BINARY" in text
     text = refusal(run("--adapter", "jsonl", cwd=tmp_path))
     assert "AGENT_BINARY" in text
     (tmp_path / "plain").write_text("")
@@ -270,7 +270,7 @@ async def test_a_cli_that_does_not_tell_its_version_is_served_all_the_same(
     program = tmp_path / "bin" / "claude"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
-    async with bridge(workspace, CLAUDE_CODE_PATH=str(program), AGENT_ADAPTER="claude-code") as s:
+    async with bridge(workspace, AGENT_BINARY=str(program), AGENT_ADAPTER="claude-code") as s:
         assert re.search(rf"agent +claude-code: {re.escape(str(program))}\n", s.log)
 
 

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientSession
 
 import bridge
+from bridge.server.settings import former
 from bridge.server.settings.root import VARIABLES
 from tests import CHECKOUT
 from tests.support import documents, pictures
@@ -37,6 +38,14 @@ REWRITE = "run: python -m tests.support.documents"
 def test_the_table_of_settings_is_the_one_of_the_code() -> None:
     page = documents.SETTINGS.read_text("utf-8")
     assert documents.with_settings(page) == page, REWRITE
+
+
+def test_the_page_of_settings_begins_with_the_ten_that_a_person_needs() -> None:
+    page = documents.SETTINGS.read_text("utf-8")
+    first = page[: page.index("\n## ")]
+    names = re.findall(r"^\| `(\w+)` \|", first, re.MULTILINE)
+    assert len(names) == 10 == len(set(names))
+    assert {former.current(name.lower()) for name in names} <= VARIABLES
 
 
 def test_the_matrix_of_clis_is_the_one_of_the_tests() -> None:
@@ -155,10 +164,76 @@ for line in sys.stdin:
         assert artifact_text(task) == "You said hello{'answer': 7, 'ok': True}"
 
 
+@pytest.mark.parametrize("method", ["launch", "answer"])
+async def test_an_exception_of_an_adapter_is_in_the_task_with_its_line(
+    tmp_path: Path, method: str
+) -> None:
+    (workspace := tmp_path / "workspace").mkdir()
+    code = example("example").replace(f"def {method}(", "def unused(", 1)
+    at = code.index("    def unused(")
+    broken = f"    def {method}(self, *given):\n        return {{}}['missing']\n\n"
+    (tmp_path / "parrot_adapter.py").write_text(code[:at] + broken + code[at:])
+    line = code[:at].count("\n") + 2
+    cli = tmp_path / "parrot"
+    cli.write_text('#!/bin/sh\necho \'{"kind": "may", "id": 7, "do": "fly"}\'\nexec cat >&2\n')
+    cli.chmod(0o755)
+    env: Any = {"AGENT_ADAPTER": "parrot_adapter:Parrot", "AGENT_BINARY": str(cli)}
+    path = f"{CHECKOUT}:{tmp_path}"
+    async with bridge_process(workspace, **env, PYTHONPATH=path) as server, ClientSession() as http:
+        client = Client(http, server.url)
+        task = await client.send("hello")
+        if method == "answer":
+            task = await client.send("yes", taskId=task["id"])
+        where = f"The adapter parrot failed in {method}() at parrot_adapter.py:{line}: KeyError: "
+        assert said(task).startswith(where)
+    assert f'\n      File "{tmp_path}/parrot_adapter.py", line {line}, in {method}\n' in server.log
+
+
 def example(name: str) -> str:
     """The Python code of docs/adapters.md between two marks."""
     page = (CHECKOUT / "docs/adapters.md").read_text("utf-8")
     return page.partition(f"<!-- {name} -->\n```python\n")[2].partition("```\n")[0]
+
+
+SAGE = f"""#!{sys.executable} -IS
+import sys
+if not sys.stdin.isatty():
+    sys.exit("sage needs a terminal")
+print("Sage 1.0. Type a question.")
+while (line := input("sage> ")) != "/quit":
+    if "write" in line:
+        print("I want to write notes.txt")
+        if input("Go on? [y/N] ") != "y":
+            print("Then not.")
+            continue
+        open("notes.txt", "w").write(line)
+    print(f"You asked: {{line}}")
+"""
+
+
+async def test_the_terminal_adapter_of_the_documents_works(tmp_path: Path) -> None:
+    """With the default sandbox, in which the program must open a terminal."""
+    (author := tmp_path / "sage").mkdir()
+    (workspace := tmp_path / "project").mkdir()
+    (author / "sage_adapter.py").write_text(example("terminal example"))
+    (author / "sage").write_text(SAGE)
+    (author / "sage").chmod(0o755)
+    env: Any = {
+        "AGENT_ADAPTER": "sage_adapter:Sage",
+        "BRIDGE_SANDBOX": "auto",
+        "PATH": f"{author}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{CHECKOUT}:{author}",
+    }
+    async with bridge_process(workspace, **env) as server, ClientSession() as http:
+        assert re.search(r"agent +sage: ", server.log)
+        client = Client(http, server.url)
+        task = await client.send("what is a bird")
+        assert artifact_text(task) == "You asked: what is a bird\n"
+        asked = await client.send("write it", contextId=context_id(task))
+        assert said(asked).startswith("Sage asks: Go on? [y/N]")
+        task = await client.send("allow", taskId=asked["id"])
+        assert artifact_text(task).endswith("You asked: write it\n")
+    assert (workspace / "notes.txt").read_text() == "write it"
 
 
 OWL = f"""#!{sys.executable} -IS

@@ -5,7 +5,6 @@ are in test_real_hostile_prompts.py."""
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import re
@@ -22,6 +21,7 @@ import pytest
 from aiohttp import ClientSession
 
 from bridge.adapter import Adapter, AgentConfig, Lines, Prompt, SessionOptions, SessionStart
+from bridge.adapter.line_mode import plain
 from bridge.errors import InvalidParams
 from bridge.process.procfs import MARKER
 from bridge.runtime.extension import read_options
@@ -48,7 +48,6 @@ from tests.support.served import serving
 
 load = lru_cache(registry.load)
 NAMES = registry.names()  # which makes bridge.adapters a package
-plain = importlib.import_module("bridge.adapters._plain").plain
 BENIGN = "Add a flag"
 RUNNER = ("/opt/python", "/runner.py")
 SESSION = "11111111-2222-4333-8444-555555555555"

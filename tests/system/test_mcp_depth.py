@@ -90,5 +90,5 @@ async def test_agents_are_counted_by_their_processes(
         client = Mcp(http, server.url, headers={"Authorization": f"Bearer {OPERATOR}"})
         ended = shown(await client.tool("delegate", {"prompt": f"{prompt} {server.url}"}))
         assert ended["state"] == "completed", ended
-        assert ("BRIDGE_MCP_DEPTH" in ended["text"]) is refused
+        assert ("which is the limit" in ended["text"]) is refused
         assert ("the last one" in ended["text"]) is not refused

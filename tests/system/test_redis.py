@@ -196,11 +196,11 @@ async def worker(workspace: Path, **env: str) -> AsyncIterator[tuple[Any, str]]:
 def with_worker(place: Place, broker: RedisBroker) -> dict[str, str]:
     """Let the servers of the place relay notifications. Returns the environment of a worker."""
     key = {"BRIDGE_PUSH_KEY": Fernet.generate_key().decode(), "BRIDGE_PUSH_ALLOW_PRIVATE": "true"}
-    with_redis(place, broker, 0, BRIDGE_PUSH_RELAY="redis", BRIDGE_PUSH_LEASE_MS="20000", **key)
+    with_redis(place, broker, 0, BRIDGE_PUSH_RELAY="redis", **key)
     secret = place.workspace.parent / "word"
     secret.write_text("word\n")
     secret.chmod(0o600)
-    more = {"BRIDGE_REDIS_PASSWORD_FILE": str(secret), "BRIDGE_PUSH_LEASE_MS": "20000"}
+    more = {"BRIDGE_REDIS_PASSWORD_FILE": str(secret)}
     return {"BRIDGE_REDIS_URL": f"unix://worker@{broker.socket}", **more, **key}
 
 

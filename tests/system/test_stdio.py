@@ -149,7 +149,7 @@ async def test_answers_of_the_last_requests_come_after_the_end_of_stdin(workspac
 
 async def test_a_parent_that_does_not_read_is_named_in_the_log_and_stays(workspace: Path) -> None:
     """The stream waits, and is complete. A start of the program takes up to a second."""
-    env = {"BRIDGE_STALL_TIMEOUT_MS": "200", "BRIDGE_MAX_TEXT_BYTES": str(2**25)}
+    env = {"BRIDGE_STALL_TIMEOUT_MS": "200"}
     async with unread(workspace, **env) as server:
         server.send(streamed(1, f"repeat 500 {'x' * 10_000}"))
         await server.logged(b"does not read its answers")

@@ -52,7 +52,7 @@ class Candidate:
 
     @property
     def wanted(self) -> str:
-        return self.settings.agent.binary_of(self.adapter.binary_setting) or self.adapter.binary
+        return self.settings.agent.binary or self.adapter.binary
 
 
 async def examine(
@@ -111,12 +111,12 @@ def _boundary(sandbox: Sandbox | None) -> Check:
 
 
 def _missing(one: Candidate) -> Check:
-    adapter, setting = one.adapter, one.adapter.binary_setting
+    adapter = one.adapter
     if not one.wanted:
         text = f"the adapter {adapter.name} runs any program, and AGENT_BINARY is unset"
         return failed(SETTINGS, text, "AGENT_BINARY=/path/to/the/program")
     text = f"{one.wanted} was not found, or is not executable"
-    step = f"set {setting} to its path"
+    step = "set AGENT_BINARY to its path"
     return failed("program", text, " — or ".join(filter(None, (adapter.cli_info.install, step))))
 
 

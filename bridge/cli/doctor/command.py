@@ -136,10 +136,6 @@ class _Doctor:
         yield from machine()
         yield from shares(settings, [one.adapter for one in served])
         yield from (note(SETTINGS, warning) for warning in self._loaded.warnings)
-        agents, default = settings.server.agents, settings.server.default_agent
-        if agents and default and default not in agents:
-            step = f"set it to one of: {', '.join(agents)}.{nearest(default, agents)}"
-            yield failed(SETTINGS, f"BRIDGE_DEFAULT_AGENT: unknown agent {default}", step)
         if served[0].adapter.name == REPLAY and not served[0].settings.agent.adapter:
             yield note(SETTINGS, "no known CLI is on PATH: the server would play a recording")
         for one in {one.settings.agent.workspaces.default: one for one in served}.values():
@@ -229,7 +225,8 @@ def named(loaded: Loaded, name: str) -> Candidate:
 def _of(agent_id: str, settings: Settings) -> Candidate:
     first = None if settings.agent.adapter else first_on_path()
     name = settings.agent.adapter or (first.name if first else REPLAY)
-    return Candidate(agent_id or agent_id_of(name), registry.load(name), settings, served=True)
+    adapter = registry.load(name)
+    return Candidate(agent_id or agent_id_of(adapter.name), adapter, settings, served=True)
 
 
 def _alone(name: str, settings: Settings, served: bool = False) -> Candidate:

@@ -394,5 +394,5 @@ class SendOperation:
         if self._policy.when_busy == "reject" and not context.lease.idle:
             raise UnsupportedOperation("Task is already working.")
         if context.queued >= self._policy.queue:
-            text = f"{context.queued} tasks of this context are waiting already"
-            raise UnsupportedOperation(f"{text} (BRIDGE_MAX_TASKS_PER_CONTEXT).")
+            text = f"{context.queued} tasks of this context are waiting already."
+            raise UnsupportedOperation(text)

@@ -55,7 +55,6 @@ def make_card(
         push=settings.has_push,
         extended=required,
         details=details,
-        extension_required=settings.agent.require_extension,
         grpc=grpc.url(address) if grpc else None,
         tenant=agent.id if grpc and agent.id != grpc.default else None,
         websocket=f"ws{address.removeprefix('http')}/a2a/ws" if settings.server.websocket else None,
@@ -145,8 +144,7 @@ def title_of(agent: ConfiguredAgent) -> str:
     """The adapter's title, with the agent's id if the operator chose one: the names on the cards of
     one server must differ."""
     title = agent.adapter.title
-    names = (agent.adapter.name, agent.settings.agent.adapter or "")
-    return title if agent.id in map(agent_id_of, names) else f"{title} {agent.id}"
+    return title if agent.id == agent_id_of(agent.adapter.name) else f"{title} {agent.id}"
 
 
 def _input_modes(adapter: type[Adapter]) -> tuple[str, ...]:

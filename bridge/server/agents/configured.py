@@ -49,17 +49,11 @@ class ConfiguredAgent:
 
 
 def configure_agents(loaded: Loaded) -> list[ConfiguredAgent]:
-    """All agents of the settings, the default agent first. Raises ConfigurationError."""
+    """All agents of the settings; the first one is the default agent. Raises ConfigurationError."""
     settings = loaded.settings
     tables = settings.server.agents
     if tables:
-        default = settings.server.default_agent or next(iter(tables))
-        if default not in tables:
-            raise ConfigurationError(
-                f"BRIDGE_DEFAULT_AGENT: unknown agent {default}.{nearest(default, tables)}"
-            )
-        ids = sorted(tables, key=lambda agent_id: agent_id != default)  # a stable sort
-        agents = [_configure(agent_id, settings.for_agent(agent_id), loaded) for agent_id in ids]
+        agents = [_configure(one, settings.for_agent(one), loaded) for one in tables]
     else:
         agents = [_configure("", settings, loaded)]
     _check_profiles(settings, agents)
@@ -67,8 +61,7 @@ def configure_agents(loaded: Loaded) -> list[ConfiguredAgent]:
 
 
 def agent_id_of(adapter: str) -> str:
-    """The id of an agent without a table of its own, from AGENT_ADAPTER (a name or
-    pkg.mod:Class)."""
+    """The id of an agent without a table of its own: the name of its adapter in a form for ids."""
     return adapter.replace(":", "-")
 
 
@@ -97,10 +90,10 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
     name, notes = (agent.adapter, ()) if agent.adapter else _default_adapter()
     if agent.repo_path is None and default_workspace() != os.getcwd():
         notes = (*notes, OUTSIDE_THE_CODE)
-    agent_id = agent_id or agent_id_of(name)
     if name == REPLAY:
-        return _replay(agent_id, settings, notes=notes, loaded=loaded)
+        return _replay(agent_id or REPLAY, settings, notes=notes, loaded=loaded)
     adapter = registry.load(name)
+    agent_id = agent_id or agent_id_of(adapter.name)
     config = AgentConfig(
         binary=_find_binary(settings, adapter),
         args=agent.args,
@@ -110,8 +103,8 @@ def _configure(agent_id: str, settings: Settings, loaded: Loaded) -> ConfiguredA
         superuser=os.geteuid() == 0 and not settings.sandbox.user,
         runner=RUNNER,
         lines=Lines(
-            json=agent.output == "ndjson",
-            text=agent.text_field,
+            json=agent.text_field is not None,
+            text=agent.text_field or "",
             question=agent.approval_pattern,
             answers=agent.approval_response,
             end=agent.end_pattern,
@@ -145,7 +138,7 @@ def _notes_on(adapter: type[Adapter], settings: Settings) -> Iterator[str]:
 
 def _find_binary(settings: Settings, adapter: type[Adapter]) -> str:
     """The absolute path of the CLI. Raises ConfigurationError."""
-    wanted = settings.agent.binary_of(adapter.binary_setting) or adapter.binary
+    wanted = settings.agent.binary or adapter.binary
     if not wanted:
         raise ConfigurationError(
             f"The adapter {adapter.name} requires AGENT_BINARY, the path of the program to run."
@@ -156,7 +149,7 @@ def _find_binary(settings: Settings, adapter: type[Adapter]) -> str:
         command = f" ({install})" if install else ""
         raise ConfigurationError(
             f"{wanted} was not found, or is not executable. Install {adapter.title}{command}, or "
-            f"set {adapter.binary_setting} to its path."
+            "set AGENT_BINARY to its path."
         )
     return os.path.abspath(binary)
 
@@ -205,7 +198,7 @@ def _replay(
         raise ConfigurationError("; ".join((*notes[:1], problem)))
     path = os.path.abspath(settings.agent.replay_file or recording.EXAMPLE)
     dialect = registry.load(recording.dialect(path))
-    arguments = (*PLAYER[1:], path, str(settings.agent.replay_speed))
+    arguments = (*PLAYER[1:], path, str(settings.constants.replay_speed))
     return ConfiguredAgent(
         id=agent_id,
         settings=settings,

@@ -84,7 +84,7 @@ async def _load(
     config = make_config(
         approve=settings.mcp.approve,
         quick=settings.mcp.forms == "quick",
-        most_depth=settings.mcp.depth,
+        most_depth=settings.constants.mcp_depth,
         keep=timedelta(days=days) if days else None,
         patience=settings.limits.question_timeout_ms / 1000,
         secret=await asyncio.to_thread(_secret, state.folder),

@@ -107,7 +107,7 @@ class GrpcPort:
         places = [("", base, root), *((one.id, f"{base}/agents/{one.id}", one) for one in agents)]
         self._agents.clear()
         for tenant, address, one in places:
-            self._agents[tenant] = GrpcAgent(one.operations, address, one.extension_required)
+            self._agents[tenant] = GrpcAgent(one.operations, address)
 
     @property
     def cut(self) -> int:

@@ -82,5 +82,5 @@ def shares_of(settings: Settings, *, resumes_elsewhere: bool) -> dict[str, list[
 def digest(settings: Settings, agents: Sequence[str]) -> bytes:
     """Of the settings that all servers of a database must share; without secrets. `agents`: ids."""
     tokens = sorted(settings.auth.tokens)
-    shared = [sorted(agents), tokens, settings.store.lease_ms, settings.store.node_grace_ms]
+    shared = [sorted(agents), tokens, settings.store.lease_ms, settings.constants.node_grace_ms]
     return hashlib.sha256(orjson.dumps(shared)).digest()[:16]

@@ -85,7 +85,6 @@ class RedisPort:
                 (settings.server.public_url or self._base).rstrip("/"),
                 self._quotas,
                 redis_users_of(settings.auth.config),
-                extension_required=root.extension_required,
                 most=settings.server.max_body_bytes,
             )
 

@@ -111,7 +111,6 @@ def _process_limits(settings: Settings) -> dict[str, int]:
     limits = settings.limits
     values = {
         "fsize": limits.session_file_bytes,
-        "nofile": limits.session_open_files,
         "nproc": 0 if _group_counts_processes(settings) else limits.session_processes,
     }
     return {name: value for name, value in values.items() if value}

@@ -31,7 +31,7 @@ from bridge.server.app.sites import (
 from bridge.server.extras import web_sockets
 from bridge.server.operate.health import HealthCheck, health
 from bridge.server.operate.monitor import Monitor
-from bridge.server.settings.sections import ServerSettings
+from bridge.server.settings.root import Settings
 from bridge.transports.envelope.answers import EnvelopeAgent
 from bridge.transports.rest import routes
 
@@ -52,7 +52,7 @@ def make_app(
     root: ServedAgent,
     agents: Sequence[ServedAgent],
     *,
-    settings: ServerSettings,
+    settings: Settings,
     identify: Identify,
     monitor: Monitor | None = None,
     checks: Sequence[HealthCheck] = (),
@@ -62,10 +62,10 @@ def make_app(
     `root` answers at the root. `identify` returns the principal of a request, or raises
     Unauthenticated. `checks`: the parts that /health checks; `about`: further members of /health.
     The app has its Sites at the key SITES."""
-    sites = Sites(root, agents, settings)
+    sites = Sites(root, agents, settings.server)
     answer = json_errors(sites)
     middlewares = [sites.named, browser_page(sites), answer, authentication(identify)]
-    app = web.Application(client_max_size=settings.max_body_bytes, middlewares=middlewares)
+    app = web.Application(client_max_size=settings.server.max_body_bytes, middlewares=middlewares)
     app.on_response_prepare.append(name_response)
     app[SITES] = sites
     sites.check.attach(app)
@@ -92,7 +92,7 @@ async def _connect(sockets: WebSockets, find: Find, request: web.Request) -> web
     """Serve a WebSocket connection to the agent of its address."""
     site = find(request)
     agent = site.agent
-    served = EnvelopeAgent(agent.operations, site.address(request), agent.extension_required)
+    served = EnvelopeAgent(agent.operations, site.address(request))
     return await sockets.handle(request, served)
 
 

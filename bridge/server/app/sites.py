@@ -39,7 +39,7 @@ MakeCard = Callable[[str], Card]
 class ServedAgent:
     """An agent and its operations. `card` makes its card for the base URL that clients use
     (`http://host:port`); `card_versions` is the shape of the card: both, 1.0 or 0.3; `sign` adds
-    signatures to it; `extension_required`: clients must request the extension."""
+    signatures to it."""
 
     id: str
     manager: TaskManager
@@ -48,7 +48,6 @@ class ServedAgent:
     card: MakeCard
     card_versions: str = "both"
     sign: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    extension_required: bool = False
 
 
 class Sites:
@@ -127,8 +126,8 @@ class AgentSite:
         self._prefix = prefix
         self._sites = sites
         self._since = time.time()  # the last change of its cards
-        self.jsonrpc = JsonRpc(agent.operations, self._caller, agent.extension_required)
-        rest = Rest(agent.operations, self._caller, agent.extension_required)
+        self.jsonrpc = JsonRpc(agent.operations, self._caller)
+        rest = Rest(agent.operations, self._caller)
         self.rest = {operation: rest.handler(operation) for operation in Operation}
         self._cards = lru_cache(ADDRESSES)(self._encoded_card)
         self._descriptions = lru_cache(ADDRESSES)(self._description)

@@ -230,7 +230,7 @@ def trust_operator(settings: Settings, identity: Identity, parts: Parts) -> None
 
 async def restore(settings: Settings, parts: Parts) -> None:
     """Restore the tasks, the running agents and the notifications of the last server."""
-    reattach = settings.server.on_restart == "reattach"
+    reattach = settings.constants.on_restart == "reattach"
     managers = parts.node.managers = parts.fleet.managers
     if parts.shared.tracing:
         await parts.shared.tracing.resend()

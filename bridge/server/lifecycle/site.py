@@ -88,7 +88,7 @@ def _make_app(
         fleet.managers,
         parts.pool.figures,
         state.cluster,
-        settings.store.discovery_max_age,
+        settings.constants.node_grace_ms / 1000,
         identity.revocations,
     )
     pages = OperatorPages(
@@ -103,7 +103,7 @@ def _make_app(
     app = make_app(
         fleet.root,
         fleet.served,
-        settings=settings.server,
+        settings=settings,
         identify=identity,
         monitor=monitor,
         checks=(watchdog, state.audit, state.store, parts.redis, pages.readiness),

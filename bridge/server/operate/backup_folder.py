@@ -49,6 +49,7 @@ _LARGEST = 256 * 1024 * 1024  # bytes of a manifest
 LEFT_OUT = {
     "sessions": "the live output of CLIs: their tasks fail with reason restart",
     "tmp": "temporary files",
+    "scratch": "temporary files of agents",
     "attended": "a mark of the running server",
     "launchers": "sockets of running launchers",
     "server.json": "the address of the running server",

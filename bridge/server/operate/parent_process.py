@@ -54,7 +54,7 @@ class ParentProcess:
                 raise ConfigurationError(f"--agent {self._agent}: the agents are {names}.")
             served = found[self._agent]
         log.info("serving the parent process", extra={"agent": served.id})
-        agent = EnvelopeAgent(served.operations, ADDRESS, served.extension_required)
+        agent = EnvelopeAgent(served.operations, ADDRESS)
         self._pipes.serve(OwnAnswers(agent, self._identify, "stdio"))
 
     async def _identify(self) -> Principal:

@@ -69,12 +69,12 @@ def listen_unix(
 
 def limits(settings: Settings) -> ConnectionLimits:
     """The limits of connections."""
-    server = settings.server
+    server, constants = settings.server, settings.constants
     return ConnectionLimits(
         connections=server.max_connections,
         per_peer=server.max_connections_per_peer,
-        header=server.header_timeout_ms / 1000,
-        body=server.body_timeout_ms / 1000,
+        header=constants.header_timeout_ms / 1000,
+        body=constants.body_timeout_ms / 1000,
         stall=server.stall_timeout_ms / 1000,
         per_second=server.max_connections_per_second,
     )

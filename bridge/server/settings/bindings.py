@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from bridge.server.settings.sections import Section, prefixed
-from bridge.server.settings.values import Count, Port, Switch
+from bridge.server.settings.values import Port, Switch
 
 
 class McpSettings(Section, alias_generator=prefixed("bridge_mcp_")):
@@ -22,8 +22,6 @@ class McpSettings(Section, alias_generator=prefixed("bridge_mcp_")):
     forms: Literal["full", "quick"] = "full"
     """Forms for permissions. full: the options of the agent, refusals first; quick: one field
     for y (allow once), a (allow always) or n (deny)."""
-    depth: Count = 2
-    """Maximum number of agents that delegate to each other through MCP."""
 
 
 class GrpcSettings(Section, alias_generator=prefixed("bridge_grpc_")):
@@ -41,5 +39,3 @@ class GrpcSettings(Section, alias_generator=prefixed("bridge_grpc_")):
     """Path of a PEM file with the certificate chain. It is read again after a change."""
     tls_key: str | None = None
     """Path of a PEM file with the key of that certificate."""
-    reflection: bool = False
-    """Describe the services to clients that have no .proto files (server reflection)."""

@@ -11,7 +11,6 @@ from pydantic import AfterValidator, Field
 from bridge.auth.principal import Token
 from bridge.server.settings.sections import Section
 from bridge.server.settings.storage import PushSettings
-from bridge.server.settings.values import Count
 
 
 def _redis_url(value: str) -> str:
@@ -41,13 +40,8 @@ class RedisSettings(Section, alias_generator=_prefixed):
     able to write to it."""
     prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "cab"
     """Beginning of the names of all keys. Servers of one database share it, others do not."""
-    claim_ms: Annotated[int, Field(ge=1000, le=3_600_000)] = 60_000
-    """Time in ms without a sign of life of a server after which another one, or the next one, takes
-    its requests."""
     reply_ttl_ms: Annotated[int, Field(ge=1000, le=2**40)] = 86_400_000
     """Time in ms that an answer is kept after its end."""
-    reply_items: Count = 20_000
-    """Number of items of an answer that are kept, about. The oldest are removed."""
 
     @property
     def secrets(self) -> set[str]:

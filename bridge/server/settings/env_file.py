@@ -20,6 +20,7 @@ from dotenv import dotenv_values
 from bridge.errors import ConfigurationError
 from bridge.files.own_modes import open_to_reader
 from bridge.sandbox.own_files import reachable
+from bridge.server.settings import former
 from bridge.server.settings.places import Places
 from bridge.server.settings.root import SECTIONS, VARIABLES, Settings
 
@@ -27,10 +28,10 @@ NAME = ".env"
 SAFE = frozenset(
     (
         *("host", "log_level", "log_format", "log_requests", "bridge_websocket"),
-        *("bridge_default_agent", "bridge_node", "bridge_on_restart", "bridge_when_busy"),
-        *("bridge_on_disconnect", "bridge_stream_on_question", "bridge_require_extension"),
+        *("bridge_node", "bridge_when_busy"),
+        *("bridge_on_disconnect", "bridge_thoughts"),
         *("agent_name", "agent_description", "agent_model", "agent_models", "bridge_card"),
-        *("agent_output", "agent_text_field", "agent_trace", "bridge_thoughts"),
+        *("agent_text_field", "agent_trace"),
     )
 )
 """Further settings, which choose neither program, boundary, credential nor path."""
@@ -101,7 +102,7 @@ def _unread(why: str) -> EnvFile:
 def may_set(name: str) -> bool:
     """Whether the file may set a variable. Other variables than settings reach a CLI only if
     AGENT_ENV names them."""
-    setting = name.lower()
+    setting = former.current(name.lower())
     return setting not in VARIABLES or setting in SAFE or setting in _NUMBERS
 
 

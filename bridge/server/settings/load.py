@@ -18,7 +18,9 @@ from bridge.errors.program import command
 from bridge.files.own_modes import open_to_reader
 from bridge.sandbox.own_files import OwnFile, read_secret, refuse_reachable
 from bridge.sandbox.trusted_programs import default_workspace
+from bridge.server.settings import former
 from bridge.server.settings.broker import missing
+from bridge.server.settings.constants import CONSTANTS, Constants
 from bridge.server.settings.container import check_container, make_token
 from bridge.server.settings.env_file import NAME as IMPLICIT
 from bridge.server.settings.env_file import EnvFile, read_implicit
@@ -73,20 +75,25 @@ class Loaded:
 
 
 def load(
-    flags: Mapping[str, Any], env_file: str | None = None, *, anywhere: bool = False
+    flags: Mapping[str, Any],
+    env_file: str | None = None,
+    constants: Constants | None = None,
+    *,
+    anywhere: bool = False,
 ) -> Loaded:
     """The settings from all sources. `flags`: values by name; None is ignored. `env_file`: read
     instead of ./.env. `anywhere`: no agent starts in the current directory. Raises
     ConfigurationError."""
     chosen = {name: value for name, value in flags.items() if value is not None}
-    given = {**_known(os.environ), **chosen}
     warnings: list[str] = []
+    given = {**_known(os.environ, warnings.append), **chosen}
     read = env_file_of(env_file) if env_file else _implicit_env_file(given)
     warnings += read.warnings
-    given = {**_known(read.values), **given}
-    given = {**_config_file(given.get("config_file")), **given}
+    given = {**_known(read.values, warnings.append), **given}
+    given = {**_config_file(given.get("config_file"), warnings.append), **given}
+    former.give_binary(given, warnings.append)
     make_token(given, warnings)
-    settings = Settings().updated({**given, **_from_files(given)})
+    settings = Settings(constants=constants or CONSTANTS).updated({**given, **_from_files(given)})
     check_container(settings)
     loaded = Loaded(settings, read.values, warnings, env_file=read.path)
     if settings.agent.repo_path is None and default_workspace() != os.getcwd():
@@ -114,17 +121,19 @@ def _misspelt(settings: Settings, variables: Iterable[str]) -> Iterator[str]:
     use the prefix AGENT_; such a variable needs a similar name."""
     known = [name.upper() for name in VARIABLES]
     for name in sorted(variables):
-        ignored = name in IGNORED + settings.agent.env or name.startswith("BRIDGE_MCP")
+        other = name in IGNORED + settings.agent.env or name.startswith("BRIDGE_MCP")
+        ignored = other or name.lower() in former.NAMES
         if not ignored and name.startswith(("BRIDGE_", "AGENT_")) and name not in known:
             hint = nearest(name, known, 0.8)
             if hint or name.startswith("BRIDGE_"):
                 yield f"Unknown setting {name} was ignored.{hint}"
 
 
-def _known(variables: Mapping[str, str]) -> dict[str, str]:
+def _known(variables: Mapping[str, str], say: former.Say) -> dict[str, str]:
     """The settings among `variables`, by name. An empty variable counts as unset."""
     lower = {name.lower(): value for name, value in variables.items() if value}
-    return {name: value for name, value in lower.items() if name in VARIABLES}
+    names = VARIABLES | former.NAMES
+    return former.translated({name: lower[name] for name in lower.keys() & names}, say)
 
 
 def check(loaded: Loaded, *, anywhere: bool = False) -> None:
@@ -243,10 +252,12 @@ def _implicit_env_file(given: Mapping[str, Any]) -> EnvFile:
     """The file .env of the start directory, as far as it is used."""
     if not os.path.lexists(IMPLICIT):
         return EnvFile()
-    return read_implicit(Settings().updated({**_config_file(given.get("config_file")), **given}))
+    found = {**_config_file(given.get("config_file"), lambda text: None), **given}
+    former.give_binary(found, lambda text: None)
+    return read_implicit(Settings().updated(found))
 
 
-def _config_file(path: Any) -> dict[str, Any]:
+def _config_file(path: Any, say: former.Say) -> dict[str, Any]:
     if not path:
         return {}
     open_to_reader(path)
@@ -256,6 +267,12 @@ def _config_file(path: Any) -> dict[str, Any]:
         raise ConfigurationError(f"cannot read CONFIG_FILE {path}: {error}") from None
     known = {name.lower(): value for name, value in values.items()}
     for name in known:
-        if name not in NAMES:
+        if name not in NAMES and name not in former.NAMES:
             raise ConfigurationError(f"{path}: unknown setting {name}.{nearest(name, NAMES)}")
-    return known
+    tables = known.get("agents")
+    if isinstance(tables, dict):
+        known["agents"] = {
+            name: former.of_agent(table, say) if isinstance(table, dict) else table
+            for name, table in tables.items()
+        }
+    return former.translated(known, say)

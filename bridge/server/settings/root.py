@@ -16,6 +16,7 @@ from bridge.sandbox.own_files import OwnFile
 from bridge.server.settings import library_files
 from bridge.server.settings.bindings import GrpcSettings, McpSettings
 from bridge.server.settings.broker import RedisSettings
+from bridge.server.settings.constants import CONSTANTS, Constants
 from bridge.server.settings.operate import OperateSettings
 from bridge.server.settings.sections import (
     AgentSettings,
@@ -48,15 +49,16 @@ class Settings(BaseModel):
     operate: OperateSettings = OperateSettings()
     traces: TraceSettings = TraceSettings()
     agent: AgentSettings = AgentSettings()
+    constants: Constants = CONSTANTS
 
     def updated(self, given: Mapping[str, Any]) -> Settings:
         """A copy with the values of `given`; its keys are in NAMES. Raises ConfigurationError with
         all invalid values."""
-        sections = {name: dict(getattr(self, name)) for name in SECTIONS}
+        sections: dict[str, Any] = {name: dict(getattr(self, name)) for name in SECTIONS}
         for name, value in given.items():
             sections[NAMES[name]][name] = value
         try:
-            return Settings.model_validate(sections)
+            return Settings.model_validate({**sections, "constants": self.constants})
         except ValidationError as invalid:
             raise ConfigurationError(_explain(invalid)) from None
 
@@ -180,7 +182,9 @@ class Settings(BaseModel):
 
 
 SECTIONS: dict[str, type[Section]] = {
-    name: type(field.default) for name, field in Settings.model_fields.items()
+    name: type(field.default)
+    for name, field in Settings.model_fields.items()
+    if isinstance(field.default, Section)
 }
 NAMES = {
     field.alias or name: section

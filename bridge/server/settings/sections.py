@@ -70,13 +70,13 @@ class ServerSettings(Section, alias_generator=prefixed("bridge_")):
 
     host: str = Field(default="127.0.0.1", alias="host")
     """Address to listen on. With 127.0.0.1, ::1 or all addresses, the server listens on both
-    addresses of localhost. No other program can use the port on any address."""
+    addresses of localhost. No other program can use the port on any address. BRIDGE_HOST is the
+    same, and has precedence."""
     port: Port = Field(default=41242, alias="port")
-    """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET."""
+    """TCP port to listen on; 0 = any free port; none = no TCP, with BRIDGE_UNIX_SOCKET.
+    BRIDGE_PORT is the same, and has precedence."""
     websocket: bool = False
     """Serve A2A over WebSocket at /a2a/ws."""
-    websocket_ping_ms: Annotated[int, Field(ge=100, le=2**31)] = 20_000
-    """Milliseconds between two pings of a WebSocket connection."""
     unix_socket: SocketPath | None = None
     """Path of a Unix socket to listen on, in a folder of the user of the server. Unset: none."""
     unix_group: str | None = None
@@ -94,8 +94,6 @@ class ServerSettings(Section, alias_generator=prefixed("bridge_")):
     """Log each request that succeeds; requests that fail are always logged."""
     config_file: str | None = Field(default=None, alias="config_file")
     """Path of a TOML file with settings by these names."""
-    default_agent: str | None = None
-    """Id of the agent in CONFIG_FILE that answers at the root. Unset: the first agent."""
     allowed_hosts: Hosts = ()
     """Further values of the Host header that the server accepts, separated by commas. localhost,
     HOST and the host of PUBLIC_URL are always accepted. Other values are refused, because a web
@@ -116,10 +114,6 @@ class ServerSettings(Section, alias_generator=prefixed("bridge_")):
     """Maximum number of new connections per second and client address, ten times as many for
     127.0.0.1, ::1 and each user on the Unix socket; 0 = unlimited. Connections above the limit are
     closed."""
-    header_timeout_ms: Timeout = 10_000
-    """Maximum time in ms to receive the headers of a request, and maximum pause in its body."""
-    body_timeout_ms: Timeout = 60_000
-    """Maximum time in ms to receive a request body, plus 1000 ms for each 64 KiB of it."""
     stall_timeout_ms: Timeout = 30_000
     """Time in ms after which a connection is closed if the client does not read the response."""
     max_body_bytes: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
@@ -135,10 +129,7 @@ class ServerSettings(Section, alias_generator=prefixed("bridge_")):
     """Time in ms that running tasks have to finish after SIGTERM; 0 = they are stopped at once."""
     on_stop: Literal["end", "keep"] = "end"
     """Handling of CLIs that still work BRIDGE_DRAIN_MS after SIGTERM. end: they are stopped; keep:
-    they run on, and the next server takes them over (BRIDGE_ON_RESTART)."""
-    on_restart: Literal["reattach", "fail"] = "reattach"
-    """Handling of turns that ran when the last server ended. reattach: the server connects to
-    their CLIs again; fail: the turns fail."""
+    they run on, and the next server takes them over."""
     audit_file: str | None = None
     """Path of the audit log: each prompt, answer and command, and the client that sent it. Unset:
     audit.jsonl in BRIDGE_STATE_DIR."""
@@ -205,14 +196,6 @@ class LimitsSettings(Section, alias_generator=prefixed("bridge_")):
     question_timeout_ms: Milliseconds = 3_600_000
     """Maximum time in ms that a question waits for an answer; 0 = unlimited. After that, a
     permission is denied, and a turn with any other question ends."""
-    disconnect_grace_ms: Annotated[int, Field(ge=100)] = 10_000
-    """Time in ms after which BRIDGE_ON_DISCONNECT=cancel cancels the task of a client that does not
-    return."""
-    stop_grace_ms: Milliseconds = 5000
-    """Time in ms between SIGTERM and SIGKILL for a CLI; 0 = SIGKILL at once."""
-    fast_path_ms: Milliseconds = 0
-    """Time in ms within which a blocking send that completes is answered with a Message instead of
-    a Task; 0 = never."""
     session_idle_ms: Milliseconds = 600_000
     """Time in ms that an idle CLI process is kept for the next message; 0 = it ends at once."""
     background_processes: Literal["end", "keep"] = "end"
@@ -233,30 +216,16 @@ class LimitsSettings(Section, alias_generator=prefixed("bridge_")):
     BRIDGE_SANDBOX_USER); 0 = unlimited."""
     session_file_bytes: Limit = 0
     """Maximum size in bytes of a file that a CLI writes, its own output included; 0 = unlimited."""
-    session_open_files: Limit = 0
-    """Maximum number of open files per process of a CLI; 0 = the limit of the system."""
     max_tasks: Count = 1000
     """Maximum number of finished tasks per agent that the server keeps. The oldest are removed."""
     keep_tasks_per_context: Limit = 200
     """Maximum number of finished tasks of one context that the server keeps; 0 = unlimited. The
     oldest are removed, so that one context cannot displace the tasks of others."""
-    max_tasks_per_context: Count = 100
-    """Maximum number of tasks of one context that wait for the running task."""
     keep_days: Limit = 30
     """Time in days that the server keeps a finished task; 0 = unlimited."""
-    max_parts: Count = 64
-    """Maximum number of parts of a message."""
-    max_text_bytes: Count = 1024 * 1024
-    """Maximum size in bytes of a text or data part of a message."""
-    max_raw_bytes: Count = 5 * 1024 * 1024
-    """Maximum size in bytes of a file inside a message, after base64 decoding."""
-    max_file_bytes: Count = 25 * 1024 * 1024
-    """Maximum size in bytes of a workspace file that a message refers to."""
     max_task_bytes: Limit = 64 * 1024 * 1024
     """Maximum size in bytes of one task in the store, and of its lines in the audit log; 0 =
     unlimited. A larger task fails; the next message continues the conversation."""
-    max_line_bytes: Annotated[int, Field(ge=1024)] = 16 * 1024 * 1024
-    """Maximum length in bytes of a line of CLI output. Longer lines are truncated."""
 
 
 class SandboxSettings(Section, alias_generator=prefixed("bridge_sandbox_")):
@@ -300,8 +269,6 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     adapters`, acp:ID, or pkg.mod:Class. Unset: the first known CLI on PATH, otherwise replay."""
     binary: str | None = None
     """Path of the CLI, for any adapter."""
-    claude_code_path: str | None = Field(default=None, alias="claude_code_path")
-    """Path of the Claude Code CLI."""
     args: Words = ()
     """Further arguments of the CLI, quoted as for a shell."""
     env: Names = ()
@@ -328,10 +295,9 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     """Maximum duration of a turn in ms, without the time at questions; 0 = unlimited."""
     idle_exit_ms: Milliseconds = 0
     """Time in ms without CLI output after which a turn ends; 0 = unlimited."""
-    output: Literal["text", "ndjson"] = "text"
-    """Output format of a `generic` CLI: text, or one JSON object per line (ndjson)."""
-    text_field: str = Field(default="text", min_length=1)
-    """Member of such an object with the text of the agent: `text`, `delta.text`."""
+    text_field: str | None = Field(default=None, min_length=1)
+    """For a `generic` CLI that prints one JSON object per line: the member with the text of the
+    agent, such as `text` or `delta.text`. Unset: it prints text."""
     approval_pattern: str | None = None
     """Regular expression that recognizes a question of a `generic` CLI. It is matched with the last
     line of the output when the CLI pauses. Unset: the CLI asks no questions."""
@@ -360,8 +326,6 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     card_keys: str | None = Field(default=None, alias="bridge_card_keys")
     """Path of a JWK Set with the keys that sign the card. Requires BRIDGE_CARD=1.0 and the extra
     `signing`. Unset: the card is not signed."""
-    require_extension: bool = Field(default=False, alias="bridge_require_extension")
-    """Refuse clients that do not request the extension urn:coding-agent-bridge:v1."""
     when_busy: Literal["queue", "reject", "steer"] = Field(
         default="queue", alias="bridge_when_busy"
     )
@@ -373,10 +337,6 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     """Handling of a task after its stream or blocking request was cut, if no other client
     follows the task: continue or cancel. A client can override this in
     metadata.bridge.onDisconnect."""
-    stream_on_question: Literal["close", "open"] = Field(
-        default="close", alias="bridge_stream_on_question"
-    )
-    """Whether a question closes the stream of a send: close or open."""
     thoughts: Thoughts = Field(default="request", alias="bridge_thoughts")
     """Clients that get the thoughts of the model. off: none, and the server stores no thoughts;
     request: those that request them with metadata.bridge.thoughts; always: all except those that
@@ -386,18 +346,12 @@ class AgentSettings(Section, alias_generator=prefixed("agent_")):
     password in their name; patterns: also text with the form of a secret; none: no redaction."""
     replay_file: str | None = Field(default=None, alias="bridge_replay_file")
     """Path of the recording for AGENT_ADAPTER=replay. Unset: the recording of the package."""
-    replay_speed: float = Field(default=1.0, ge=0, alias="bridge_replay_speed")
-    """Speed of the replay: 1 = as recorded, 10 = ten times as fast, 0 = without pauses."""
     skills: tuple[Skill, ...] = ()
     rules: tuple[Rule, ...] = Field(default=(), alias="rules")
 
     @property
     def workspaces(self) -> Workspaces:
         return Workspaces(self.repo_path or default_workspace(), self.allowed_repo_roots)
-
-    def binary_of(self, setting: str) -> str | None:
-        """The path of the CLI: AGENT_BINARY, or the setting of its adapter."""
-        return self.binary or getattr(self, setting.lower(), None)
 
     def child_environment(
         self, declared: Iterable[str], extra: Mapping[str, str]

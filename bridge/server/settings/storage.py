@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import Field
@@ -10,10 +10,8 @@ from pydantic import Field
 from bridge.server.settings.sections import Section, prefixed
 from bridge.server.settings.values import (
     BusPlace,
-    Count,
     LeaseTime,
     Limit,
-    Milliseconds,
     NodeName,
     Shares,
     StorePlace,
@@ -47,9 +45,6 @@ class StoreSettings(Section, alias_generator=prefixed("bridge_")):
     bus_file: str | None = None
     """Path of a file with that URL, instead of BRIDGE_BUS. Other users must not be able to write to
     it."""
-    commit_pause_ms: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Least time between two commits of output to a database. 0: the next commit begins when the
-    last one has ended. A pause makes each commit larger, and streams later by up to this time."""
     node: NodeName | None = None
     """Name of this server among those of a database, as `role:instance`. Unset: the default agent,
     the name of the machine and a part of the id in BRIDGE_STATE_DIR."""
@@ -60,12 +55,6 @@ class StoreSettings(Section, alias_generator=prefixed("bridge_")):
     lease_ms: LeaseTime = 15_000
     """Milliseconds without a sign of life after which other servers of the database take this one
     for lost; equal on all servers."""
-    node_grace_ms: Milliseconds = 120_000
-    """Milliseconds after which another server ends the tasks of a lost server that only that one
-    could continue."""
-    discovery_max_age: Count = Field(default=120, alias="a2a_agent_discovery_max_age")
-    """Seconds without a sign of life after which GET /agents does not name a server of the database
-    any more."""
     state_dir: str | None = None
     """Folder for data that survives a restart. Unset: $XDG_STATE_HOME/coding-agent-bridge/PORT, or
     none if PORT is 0."""
@@ -113,6 +102,3 @@ class PushSettings(Section, alias_generator=prefixed("bridge_push_")):
     relay: Literal["redis"] | None = None
     """redis: notifications go through BRIDGE_REDIS_URL to `coding-agent-bridge push-worker`, which
     sends them. They are encrypted with BRIDGE_PUSH_KEY. Unset: the server sends them."""
-    lease_ms: Annotated[int, Field(ge=20_000, le=3_600_000)] = 60_000
-    """Time in ms after which another worker takes the notification of a worker that does not
-    answer."""

@@ -25,10 +25,6 @@ class TraceSettings(Section, alias_generator=lambda field: f"otel_{field}"):
     """Headers for the collector: NAME=VALUE, separated by commas, encoded as in a URL."""
     exporter_otlp_traces_headers: str | None = Field(default=None, repr=False)
     """Headers for traces, instead of OTEL_EXPORTER_OTLP_HEADERS."""
-    exporter_otlp_protocol: str | None = None
-    """Protocol of the collector. Only http/protobuf is supported."""
-    exporter_otlp_traces_protocol: str | None = None
-    """Protocol for traces, instead of OTEL_EXPORTER_OTLP_PROTOCOL."""
     sdk_disabled: bool = False
     """No traces, also if the other variables ask for them."""
     traces_exporter: str = "otlp"
@@ -60,11 +56,6 @@ class TraceSettings(Section, alias_generator=lambda field: f"otel_{field}"):
         base = self.exporter_otlp_endpoint
         general = f"{base.rstrip('/')}/v1/traces" if base else None
         return self.exporter_otlp_traces_endpoint or general
-
-    @property
-    def protocol(self) -> str:
-        chosen = self.exporter_otlp_traces_protocol or self.exporter_otlp_protocol
-        return chosen or "http/protobuf"
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -73,7 +73,7 @@ class NoHost:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """The facts that a node tells the others. `name`: for people; `version`: of the bridge.
-    `lease` and `grace` (BRIDGE_NODE_GRACE_MS) are seconds. `agents`: the offers of its
+    `lease` and `grace` are seconds. `agents`: the offers of its
     agents, by their ids; `slots`: for live sessions. `config`: a digest of the settings that all
     nodes must share."""
 

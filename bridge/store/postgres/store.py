@@ -187,15 +187,6 @@ class PostgresStore(PostgresReads):
     def on_relief(self, call: Callable[[], None]) -> None:
         self._writer.relief.append(call)
 
-    @property
-    def commit_pause(self) -> float:
-        """Least seconds between two commits."""
-        return self._writer.pause
-
-    @commit_pause.setter
-    def commit_pause(self, seconds: float) -> None:
-        self._writer.pause = seconds
-
     def _fenced(self, copied: bool) -> None:
         self._claims.lose_all()
         self._host.fenced(copied)

@@ -57,8 +57,7 @@ class PostgresWriter:
     are not committed. `on_fenced` is called once, when this incarnation has ended: with True if
     another server uses the identity, with False if another node has fenced this one.
     `answer_within`: seconds for the answer to a group; `lease`: of the node, in seconds.
-    `pause`: least seconds between the starts of two groups, so that under load each of them has
-    more appends. `timed` gets the seconds of each commit."""
+    `timed` gets the seconds of each commit."""
 
     def __init__(
         self,
@@ -71,7 +70,6 @@ class PostgresWriter:
         lease: float = 15.0,
     ) -> None:
         self._answer_within = answer_within
-        self.pause = 0.0
         self._lease = lease
         self.epoch = 0
         self.waiting = 0
@@ -91,7 +89,6 @@ class PostgresWriter:
         self._problem: str | None = None
         self._lost = False  # the database has lost commits
         self._timeline = ""
-        self._next = 0.0  # time when the next group may begin
         self._since: float | None = None  # the time when the present group was sent
 
     def start(self, connection: Connection, epoch: int) -> None:
@@ -163,19 +160,11 @@ class PostgresWriter:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._queue:
-                    await self._space()
                     appends, self._queue = self._queue, []
                     await self._commit([one for one in appends if not one.error])
                     self._answer(appends)
         finally:
             await self._drop()
-
-    async def _space(self) -> None:
-        """Wait until the next group may begin."""
-        if self.pause:
-            loop = asyncio.get_running_loop()
-            await asyncio.sleep(self._next - loop.time())
-            self._next = loop.time() + self.pause
 
     def _answer(self, appends: Sequence[_Append]) -> None:
         self.waiting -= sum(one.size for one in appends)

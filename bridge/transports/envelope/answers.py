@@ -10,19 +10,17 @@ from bridge.auth.principal import Principal
 from bridge.telemetry.observation import REQUEST, RequestInfo
 from bridge.transports.envelope.request import EnvelopeRequest
 from bridge.transports.json_body import dumped
-from bridge.transports.negotiation import check_extension, shows_retry
+from bridge.transports.negotiation import shows_retry
 from bridge.transports.operation import Caller, Operations, Pending
 from bridge.transports.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeAgent:
-    """The agent of a connection. `address`: its URL as the client knows it, without /a2a.
-    `extension_required`: clients must activate EXTENSION."""
+    """The agent of a connection. `address`: its URL as the client knows it, without /a2a."""
 
     operations: Operations
     address: str
-    extension_required: bool = False
 
 
 class OwnAnswers:
@@ -68,7 +66,6 @@ class OwnAnswers:
 
     async def _caller(self, asked: EnvelopeRequest) -> Caller:
         """The sender. Each request identifies it again. Raises RequestError."""
-        check_extension(asked.parameters, self._agent.extension_required)
         headers = asked.parameters.headers
         info = RequestInfo.named(
             self._binding, headers.get("X-Request-Id"), self._peer, headers.get("traceparent")

@@ -20,12 +20,11 @@ MOST_SILENT = 100  # calls of one sender whose message has not arrived yet
 
 @dataclass(frozen=True, slots=True)
 class GrpcAgent:
-    """An agent and its operations. `address`: the URL of the agent on the HTTP port, without /a2a.
-    `extension_required`: clients must activate EXTENSION."""
+    """An agent and its operations. `address`: the URL of the agent on the HTTP port, without
+    /a2a."""
 
     operations: Operations
     address: str
-    extension_required: bool = False
 
 
 class _Connection(asyncio.BaseTransport):

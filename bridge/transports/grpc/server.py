@@ -18,8 +18,7 @@ import grpc.aio
 
 from bridge.auth.token_bucket import RateLimitedLogs
 from bridge.errors import ConfigurationError
-from bridge.transports.grpc.health import HEALTH, Health
-from bridge.transports.grpc.reflection import Reflection
+from bridge.transports.grpc.health import Health
 from bridge.transports.grpc.request import GrpcAgent
 from bridge.transports.grpc.service import SERVICE, A2AService, Identify
 
@@ -35,7 +34,7 @@ METADATA = 32 * 1024  # bytes of the metadata of a call
 class GrpcConfig:
     """`port` 0: any free port. `certificate` and `key`: paths of PEM files; None: no TLS, only on
     loopback. `max_body`: bytes of a message. `stall`: seconds after which a stream ends if its
-    client does not read. `reflection`: the server describes its services."""
+    client does not read."""
 
     host: str
     port: int
@@ -43,7 +42,6 @@ class GrpcConfig:
     key: Path | None = None
     max_body: int
     stall: float
-    reflection: bool = False
 
 
 class GrpcServer:
@@ -91,9 +89,6 @@ class GrpcServer:
         )
         self._health = Health(serves, frozenset({SERVICE}))
         handlers = [service.handler(), self._health.handler()]
-        if self._config.reflection:
-            reflection = Reflection((SERVICE, HEALTH), service.principal, service.refuse)
-            handlers += reflection.handlers()
         self._server.add_generic_rpc_handlers(tuple(handlers))
         await self._server.start()
 

@@ -33,7 +33,6 @@ from bridge.transports.grpc.status import DETAILS, status_of
 from bridge.transports.json_body import AT_ONCE, in_thread
 from bridge.transports.negotiation import (
     activated_extensions,
-    check_extension,
     codec_for,
     shows_retry,
 )
@@ -236,7 +235,6 @@ class A2AService:
             params = await loop.run_in_executor(_LARGE, decode, method.request, data)
         tenant = params.pop("tenant", "")
         agent = self._agent(tenant)
-        check_extension(request, agent.extension_required)
         activated = activated_extensions(request)
         info = observed()
         info.subject.tenant = tenant or None

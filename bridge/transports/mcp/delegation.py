@@ -84,7 +84,7 @@ class Delegation:
         self._router.quotas.check_stream(call.principal.id)
         call = replace(call, depth=max(call.depth, await self._depth(call)))
         if call.depth >= self._most_depth:
-            text = f"{call.depth} agents have delegated already (BRIDGE_MCP_DEPTH)."
+            text = f"{call.depth} agents have delegated already, which is the limit."
             raise Forbidden(text)
         handle = await self._handle(call, arguments)
         try:

@@ -19,7 +19,6 @@ from bridge.errors import (
 from bridge.runtime.sending.idempotency import UNIQUE
 from bridge.transports.envelope.request import check_envelope, id_of, method_of, params_of
 from bridge.transports.json_body import decode_json
-from bridge.transports.negotiation import check_extension
 from bridge.transports.redis.names import CORRELATION
 
 MOST_PARAMETERS = 64 * 1024  # bytes
@@ -95,13 +94,12 @@ def read_fields(fields: Mapping[bytes, bytes]) -> EntryContent:
     return EntryContent(given, fields[b"payload"], parameters)
 
 
-def read_call(body: Any, parameters: Any, required: bool) -> EntryCall:
-    """The request in a decoded payload. `required`: clients must activate EXTENSION. Raises
-    InvalidRequest for a body that is not a request, and the other errors of an envelope."""
+def read_call(body: Any, parameters: Any) -> EntryCall:
+    """The request in a decoded payload. Raises InvalidRequest for a body that is not a request, and
+    the other errors of an envelope."""
     check_envelope(body)
     given = _Parameters(_parameters(parameters))
     method, codec = method_of(body, given)
-    check_extension(given, required)
     params = params_of(body)
     seen = given.headers.get("Last-Event-ID", "").strip()
     return EntryCall(

@@ -87,18 +87,16 @@ class RedisTransport:
         quotas: Quotas,
         principals: Mapping[str, Principal],
         *,
-        extension_required: bool = False,
         most: int = MOST_BYTES,
     ) -> None:
         """Answer the requests of these principals, by name, as soon as Redis answers. A later call
         changes them; answers of the others end with their credentials. `address`: the URL of the
-        HTTP port, without /a2a; `extension_required`: clients must activate EXTENSION; `most`:
-        bytes of a payload."""
+        HTTP port, without /a2a; `most`: bytes of a payload."""
         if self._stopping:
             return
         if not self._tasks:
             self._tasks.append(asyncio.create_task(self._owner.hold()))
-        agent = RedisAgent(operations, address, extension_required, most)
+        agent = RedisAgent(operations, address, most)
         for name, principal in principals.items():
             if name not in self._mailboxes:
                 self._open(principal, agent, quotas)

@@ -66,11 +66,10 @@ LOST = "The server has lost updates of this task. Read the task with GetTask."
 @dataclass(frozen=True, slots=True)
 class RedisAgent:
     """The agents of the server. `address`: the URL of the HTTP port, without /a2a.
-    `extension_required`: clients must activate EXTENSION. `most`: bytes of a payload."""
+    `most`: bytes of a payload."""
 
     operations: Operations
     address: str
-    extension_required: bool
     most: int
 
 
@@ -195,7 +194,7 @@ class _Run:
                 loop = asyncio.get_running_loop()
                 body = await loop.run_in_executor(LARGE, content.decode, agent.most)
             self._id = id_of(body)
-            return read_call(body, content.parameters, agent.extension_required)
+            return read_call(body, content.parameters)
         except (ParseError, InvalidRequest) as error:
             await self._service.inbox.bury(self._entry, str(error))
             raise
@@ -275,7 +274,7 @@ class _Run:
         return task_of(last.payload) is None or (asks and self._ends_on_question(call))
 
     def _ends_on_question(self, call: EntryCall) -> bool:
-        return call.operation is Operation.STREAM and self._operations.ends_on_question
+        return call.operation is Operation.STREAM
 
     async def _open(self, call: EntryCall, last: LastItem | None, caller: Caller) -> Stream:
         open_stream = self._operations.stream

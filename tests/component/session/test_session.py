@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -193,7 +194,7 @@ async def test_a_line_over_the_limit_is_reported_and_does_not_end_the_turn(start
     session = await start("/bin/sh", "-c", program, limits=TurnLimits(line=1024))
     cut, done = await run(session, "go").ended()
     assert isinstance(cut, Status) and cut.data
-    assert cut.text == "A line of 5000 bytes was cut: BRIDGE_MAX_LINE_BYTES is 1024."
+    assert cut.text == "A line of 5000 bytes was cut: the limit is 1024 bytes."
     assert (cut.data["bytes"], cut.data["head"]) == (5000, "x" * 1024)
     assert done == Done(None)
 
@@ -321,7 +322,34 @@ async def test_an_exception_of_the_adapter_fails_its_turn(start: Sessions, bug: 
     events = await run(session, "go").ended()
     failed = events[-1]
     assert isinstance(failed, Failed) and failed.reason == "adapter-error"
-    assert "KeyError" in failed.text and "log" in failed.text
+    assert re.search(r"echo failed in _bug\(\) at echo\.py:\d+: KeyError: 'a bug", failed.text)
+    assert "log" in failed.text
+    assert not session.healthy
+
+
+@pytest.mark.parametrize("method", ["receive_line", "receive_exit"])
+@pytest.mark.parametrize("result", [None, ["a text"], [Text("kept"), Text], [None]])
+async def test_a_result_that_is_no_event_fails_its_turn(
+    start: Sessions, method: str, result: Any
+) -> None:
+    program = "read a; exit 0" if method == "receive_exit" else "read a; echo text; read b"
+    session = await start("/bin/sh", "-c", program, bug=method, result=[result])
+    failed = (await run(session, "go").ended())[-1]
+    assert isinstance(failed, Failed) and failed.reason == "adapter-error"
+    assert re.search(rf"echo failed in {method}\(\) at echo\.py:\d+: TypeError: ", failed.text)
+
+
+async def test_an_exception_after_a_line_fails_the_turn(start: Sessions) -> None:
+    """Its handshake seems to go on; the property fails with the first line."""
+    session = await start(bug="handshaking")
+    failed = (await run(session, "text a").ended())[-1]
+    assert isinstance(failed, Failed) and failed.reason == "adapter-error"
+    assert "at echo.py:" in failed.text
+
+
+async def test_an_exception_at_the_end_of_a_turn_ends_the_session(start: Sessions) -> None:
+    session = await start(bug="spent")
+    assert (await run(session, "done").ended())[-1] == Done()
     assert not session.healthy
 
 

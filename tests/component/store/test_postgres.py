@@ -223,19 +223,6 @@ async def test_lost_commits_end_the_incarnation(
         assert await numbers(again, "t") == [1, 2]
 
 
-async def test_a_pause_makes_fewer_commits(store: PostgresStore, postgres_url: str) -> None:
-    store.commit_pause = 0.1
-    assert await commit(store, created("t")) is None
-    for number in range(1, 101):
-        store.append([batch("t", number)], fence=None)
-        await asyncio.sleep(0.002)
-    await store.flush()
-    assert await numbers(store, "t") == list(range(1, 101))
-    with session_of(postgres_url) as connection:
-        ((groups,),) = connection.execute("SELECT written FROM progress").fetchall()
-    assert groups <= 8
-
-
 class Staller(Proxy):
     """Holds chunks with `word` in one direction until `go` is set; `held` is set before."""
 

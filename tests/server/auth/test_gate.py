@@ -503,7 +503,7 @@ async def test_a_message_has_so_many_parts_and_no_more(tmp_path: Path) -> None:
             body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
             error = (await (await client.post(body)).json())["error"]
             assert error["code"] == -32602
-            assert "BRIDGE_MAX_PARTS is 3" in error["message"]
+            assert "the limit is 3" in error["message"]
 
 
 async def test_a_body_that_says_that_it_is_too_large_is_not_read(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from bridge.auth.principal import OPERATOR, Principal
 from bridge.auth.token_bucket import LINES_A_BURST, RateLimitedLogs, TokenBucket, TokenBuckets
 from bridge.server.app.application import make_app
 from bridge.server.app.sites import ServedAgent
-from bridge.server.settings.sections import ServerSettings
+from bridge.server.settings.root import Settings
 from bridge.transports.listener.connection_limits import Connection, ConnectionLimits, LimitedRunner
 from bridge.transports.listener.rate_limit import (
     ACCEPTED_AT_ONCE,
@@ -350,7 +350,7 @@ async def test_a_handler_that_fails_does_not_fill_the_log(
         id="broken", manager=nothing, router=nothing, operations=Broken(), card=make_broken
     )
     runner = LimitedRunner(
-        make_app(agent, [], settings=ServerSettings(), identify=Identified()),
+        make_app(agent, [], settings=Settings(), identify=Identified()),
         ConnectionLimits(),
     )
     await runner.setup()

@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bridge.errors import ConfigurationError
 from bridge.errors.extras import install_line
-from bridge.server.extras import span_queue
 from bridge.server.settings.root import Settings
 from bridge.task.events import Done, Event, ToolCall, ToolResult
 from bridge.task.message import Message, MessageTrace, Role
@@ -402,9 +400,3 @@ def test_traces_are_off_without_an_endpoint(given: Json, endpoint: str | None) -
     }
     settings = Settings().updated({name: given[one] for name, one in names.items()})
     assert settings.traces.endpoint == endpoint
-
-
-def test_another_protocol_is_refused() -> None:
-    given = {"otel_exporter_otlp_endpoint": "http://c", "otel_exporter_otlp_protocol": "grpc"}
-    with pytest.raises(ConfigurationError, match="only http/protobuf is supported"):
-        span_queue(Settings().updated(given), str)

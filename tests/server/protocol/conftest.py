@@ -26,7 +26,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
             AGENT_BINARY = "{sys.executable}"
             AGENT_ARGS = ["-I", "-S", "{PROGRAM}"]
             AGENT_REPO_PATH = "{tmp_path}/one"
-            BRIDGE_STOP_GRACE_MS = 1000
             {text.replace("FOLDER", str(tmp_path))}
             """
         )

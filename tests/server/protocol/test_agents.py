@@ -78,18 +78,6 @@ async def test_the_first_agent_answers_at_the_root(write: Write) -> None:
         assert (await rest.get(f"/tasks/{task['id']}")).body == task
 
 
-async def test_another_one_answers_at_the_root_if_the_operator_says_so(write: Write) -> None:
-    path = write('BRIDGE_DEFAULT_AGENT = "Second-2_x"' + TWO)
-    async with agents(path) as server:
-        assert (await get(server, CARD))["name"] == "Number two"
-        assert Path(artifact_text(await server.client().send("cwd"))).name == "two"
-        listed = (await get(server, "/agents"))["agents"]
-    assert [(one["id"], one["default"]) for one in listed] == [
-        ("Second-2_x", True),
-        ("first", False),
-    ]
-
-
 async def test_all_agents_are_listed_with_their_addresses(write: Write) -> None:
     async with agents(write(TWO)) as server:
         listed = (await get(server, "/agents"))["agents"]
@@ -267,10 +255,6 @@ async def test_one_agent_that_cannot_start_does_not_matter_to_the_other(
         ("[agents.a]\nadapter = 'jsnl'", r"unknown adapter 'jsnl'.* Did you mean jsonl\?"),
         ("[agents.a]\nadapter = 'codex-exec'", "codex-exec was withdrawn. Use codex, "),
         ("[agents.a]\nbinary = '/no/such/program'", "was not found"),
-        (
-            "BRIDGE_DEFAULT_AGENT = 'reviwer'\n[agents.reviewer]",
-            r"unknown agent reviwer. Did you mean reviewer\?",
-        ),
         ("[agent.a]\nmodel = 'x'", r"unknown setting agent. Did you mean agents\?"),
     ],
     ids=str,
@@ -295,7 +279,6 @@ def test_names_of_an_agents_settings_may_be_upper_case_as_elsewhere_in_the_file(
     [
         *("public_url = 'http://x'", "log_level = 'DEBUG'", "config_file = 'x'", "state_dir = 'x'"),
         *("push_allow_private = true", "max_body_bytes = 2000", "drain_ms = 1"),
-        "default_agent = 'a'",
     ],
 )
 def test_a_setting_of_the_server_is_not_a_setting_of_an_agent(write: Write, setting: str) -> None:
@@ -306,8 +289,6 @@ def test_a_setting_of_the_server_is_not_a_setting_of_an_agent(write: Write, sett
 def test_the_first_agent_of_the_file_comes_first_and_the_rest_as_written(write: Write) -> None:
     path = write("[agents.c]\n[agents.a]\n[agents.b]")
     assert [one.id for one in configure_agents(load({"config_file": str(path)}))] == ["c", "a", "b"]
-    path = write("BRIDGE_DEFAULT_AGENT = 'b'\n[agents.c]\n[agents.a]\n[agents.b]")
-    assert [one.id for one in configure_agents(load({"config_file": str(path)}))] == ["b", "c", "a"]
 
 
 @each("path", ["tasks", "a2a/jsonrpc", "a2a/rest/tasks", "nothing"])

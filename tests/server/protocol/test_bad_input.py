@@ -318,7 +318,7 @@ async def rude(
         if name != "proper":
             (workspace / name / "at-start").write_text(name)
     binary = cli(folder, misbehaving.PROGRAM)
-    path = "AGENT_BINARY" if request.param == "jsonl" else "CLAUDE_CODE_PATH"
+    path = "AGENT_BINARY"
     settings: Json = {**SETTINGS, "AGENT_ADAPTER": request.param, path: binary}
     async with bridge(workspace, **settings) as server:
         yield server

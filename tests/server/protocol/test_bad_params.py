@@ -19,7 +19,7 @@ from bridge.a2a.codecs import CODECS
 from tests.support.bindings import ROUTES, RestBinding, failed
 from tests.support.cases import each
 from tests.support.children import children
-from tests.support.client import Json, state, states
+from tests.support.client import Json
 from tests.support.rest import A2A, HOOK, PLAIN, TABLE, Rest, check_unrouted
 from tests.support.served import Server, serving
 
@@ -585,68 +585,6 @@ async def test_a_notification_gets_no_answer(asking: Asking, way: Way) -> None:
     body = {"jsonrpc": "2.0", "method": way.method, "params": params(way, "none")}
     response = await asking.server.client(way.version).post(body)
     assert (response.status, await response.read()) == (204, b"")
-
-
-# --- the extension, where it is required --------------------------------------------------------
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def strict(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Asking]:
-    """A server that requires the extension."""
-    workspace = tmp_path_factory.mktemp("strict")
-    async with serving(workspace, bridge_require_extension=True) as server:
-        yield Asking(server)
-
-
-SAID = {"A2A-Extensions": EXTENSION}
-NEW = ("message", "taskId")  # without it, a send begins a task
-ASKED: tuple[dict[str, str], ...] = (
-    {},
-    {"A2A-Extensions": ""},
-    {"A2A-Extensions": "urn:x"},
-    {"A2A-Extensions": f"{EXTENSION}0", "X-A2A-Extensions": f"x{EXTENSION}"},
-)
-
-
-@every_way
-async def test_a_required_extension_must_be_asked_for(strict: Asking, way: Way) -> None:
-    before = await condition(strict.server, **SAID)
-    for headers in ASKED:
-        answer = await strict.ask(way, placed(params(way, "none"), NEW, ABSENT), **headers)
-        assert answer.reason == "EXTENSION_SUPPORT_REQUIRED"
-        assert answer.said["facts"] == {"extension": EXTENSION}
-        assert answer.id == (None if way.rest else "i")
-    assert await condition(strict.server, **SAID) == before
-    for name in ("A2A-Extensions", "X-A2A-Extensions"):
-        answer = await strict.ask(way, params(way, "none"), **{name: f"urn:x, {EXTENSION}"})
-        assert answer.reason in SERVED
-
-
-async def test_the_card_of_an_agent_that_requires_the_extension_says_so(strict: Asking) -> None:
-    rest = Rest(strict.server.http, strict.server.url)
-    for path in ("/.well-known/agent-card.json", "/.well-known/agent.json"):
-        card = await rest.get(path)
-        (extension,) = card.body["capabilities"]["extensions"]
-        assert (extension["uri"], extension["required"]) == (EXTENSION, True)
-
-
-async def test_with_the_extension_an_agent_works(workspace: Path) -> None:
-    async with serving(workspace, bridge_require_extension=True) as server:
-        for version, name in (("1.0", "A2A-Extensions"), ("0.3", "X-A2A-Extensions")):
-            server.http.headers[name] = EXTENSION
-            client = server.client(version)
-            assert state(await client.send("done")) == "completed"
-            assert states(await client.collect("done"))[-1] == "completed"
-            del server.http.headers[name]
-
-
-async def test_only_the_agent_that_requires_it_refuses(workspace: Path) -> None:
-    agents: Json = {"lenient": {}, "strict": {"require_extension": True}}
-    async with serving(workspace, agents=agents) as server:
-        for agent, status in (("lenient", 200), ("strict", 400)):
-            answer = await Rest(server.http, f"{server.url}/agents/{agent}/a2a/rest").get("/tasks")
-            assert answer.status == status
-        assert (await Rest(server.http, server.url).get("/tasks")).status == 200
 
 
 # --- addresses ----------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ test_equivalence.py compares its results with those of the other bindings."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import re
@@ -17,9 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from bridge.a2a.card import EXTENSION
 from bridge.a2a.codec import STREAMING, Operation
@@ -92,13 +89,6 @@ async def test_calls_need_a_token(workspace: Path) -> None:
             await client.call("ListTasks", {}, **metadata)
 
 
-async def test_the_extension_can_be_required(workspace: Path) -> None:
-    async with served(workspace, bridge_require_extension=True) as (_, client):
-        error = await refused(client.call("ListTasks", {}))
-        assert error.details[0]["reason"] == "EXTENSION_SUPPORT_REQUIRED"
-        await client.call("ListTasks", {}, a2a_extensions=f"urn:other, {EXTENSION}")
-
-
 async def test_an_activated_extension_is_confirmed(workspace: Path) -> None:
     async with served(workspace) as (_, client):
         call = client.channel.unary_unary(path("ListTasks"))
@@ -152,7 +142,7 @@ async def test_only_a_client_with_the_extension_gets_numbers(workspace: Path) ->
 async def test_a_stream_resumes_over_another_binding(workspace: Path, live: Liveness) -> None:
     """The numbers are those of `id:` of server-sent events."""
     script = message(f"text a\nwait {live.path} x\ntext b\ntext c\nask q What?")
-    async with served(workspace, bridge_stream_on_question="open") as (server, client):
+    async with served(workspace) as (server, client):
         begun = client.items("SendStreamingMessage", {"message": script}, a2a_extensions=EXTENSION)
         async for item in begun:
             if "artifactUpdate" in item:
@@ -412,43 +402,7 @@ async def test_health_needs_no_token(workspace: Path) -> None:
             call.cancel()
 
 
-@pytest.mark.parametrize("version", ["v1", "v1alpha"])
-async def test_a_client_can_begin_with_reflection_alone(workspace: Path, version: str) -> None:
-    """It lists the services, reads the descriptors, and calls a method, as grpcurl does."""
-    prefix = f"grpc.reflection.{version}.ServerReflection"
-    asked, answer = (message_class(f"{prefix}{kind}") for kind in ("Request", "Response"))
-    token = (("authorization", f"Bearer {TOKEN}"),)
-    settings = {"bridge_token": TOKEN, "bridge_grpc_reflection": True}
-    async with served(workspace, **settings) as (_, client):
-        info = client.channel.stream_stream(f"/{prefix}/ServerReflectionInfo")
-        unsigned = info(iter(()))  # grpcio reports INTERNAL if it writes after the answer
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await unsigned.read()
-        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-        async def ask(**question: str) -> Any:
-            call = info(iter([asked(**question).SerializeToString()]), metadata=token)
-            return answer.FromString(await call.read())
-
-        listed = (await ask(list_services="")).list_services_response.service
-        assert SERVICE in {one.name for one in listed}
-        unknown = await ask(file_containing_symbol="no.such.Thing")
-        assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
-        files = (await ask(file_containing_symbol=SERVICE)).file_descriptor_response
-        pool = DescriptorPool()
-        for data in reversed(files.file_descriptor_proto):  # imports come after the file
-            with contextlib.suppress(TypeError):
-                pool.Add(FileDescriptorProto.FromString(data))
-        method = pool.FindServiceByName(SERVICE).FindMethodByName("ListTasks")
-        request, response = (GetMessageClass(t) for t in (method.input_type, method.output_type))
-        call = client.channel.unary_unary(f"/{SERVICE}/{method.name}")
-        data = await call(
-            request(page_size=3).SerializeToString(), metadata=(*token, ("a2a-version", "1.0"))
-        )
-        assert response.FromString(data).page_size == 3
-
-
-async def test_there_is_no_reflection_by_default(workspace: Path) -> None:
+async def test_there_is_no_reflection(workspace: Path) -> None:
     async with served(workspace) as (_, client):
         info = client.channel.stream_stream(
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"

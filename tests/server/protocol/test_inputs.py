@@ -57,7 +57,7 @@ def test_a_part_that_is_too_large_is_refused_by_its_number(
 ) -> None:
     attachments = make(("text/*", "application/json"))
     assert attachments.check(message(fits)) == message(fits)
-    with pytest.raises(InvalidParams, match=r"Part 1 has .* bytes; BRIDGE_MAX_") as raised:
+    with pytest.raises(InvalidParams, match=r"Part 1 has .* bytes; the limit is ") as raised:
         attachments.check(message(fits, too_large))
     assert raised.value.fields[0][0] == "message.parts.1"
 
@@ -68,7 +68,7 @@ def test_a_file_of_the_workspace_may_be_larger(make: Make, tmp_path: Path) -> No
     part = UrlPart(path.as_uri().replace("file://", "file://localhost"))
     assert make().check(message(part)).parts == (UrlPart(path.as_uri()),)
     path.write_bytes(b"x" * 31)
-    with pytest.raises(InvalidParams, match="BRIDGE_MAX_FILE_BYTES is 30"):
+    with pytest.raises(InvalidParams, match="the limit is 30 bytes"):
         make().check(message(part))
 
 

@@ -102,15 +102,14 @@ def test_the_file_equals_the_output_of_the_script() -> None:
 
 
 @each("bearer", [True, False])
-@each("required", [True, False])
-def test_each_kind_of_server_has_its_document(bearer: bool, required: bool) -> None:
+def test_each_kind_of_server_has_its_document(bearer: bool) -> None:
     """The file has one document, and patches for the others."""
     about: Json = {
         "info": {"title": "An agent", "description": "Codes.", "version": "1.0"},
         "servers": [{"url": "http://h/a2a/rest"}],
     }
-    card = replace(CARD, bearer=bearer, extended=bearer, extension_required=required)
-    generated = generator.document(generator.Server(bearer, required))
+    card = replace(CARD, bearer=bearer, extended=bearer)
+    generated = generator.document(generator.Server(bearer))
     assert document(card) == {**generated, **about}
 
 
@@ -512,19 +511,6 @@ async def test_without_a_token_there_is_no_extended_card(workspace: Path) -> Non
     refused = served["paths"]["/extendedAgentCard"]["get"]["responses"]["400"]
     assert answer.reason in refused["description"]
     assert "securitySchemes" not in served["components"]
-    schema = {**refused["content"][A2A]["schema"], "components": served["components"]}
-    Draft202012Validator(schema).validate(answer.body)
-
-
-async def test_an_extension_that_is_required_is_a_required_header(workspace: Path) -> None:
-    async with serving(workspace, bridge_require_extension=True) as server:
-        rest = Rest(server.http, server.url)
-        served = (await rest.get("/openapi.json")).body
-        answer = await rest.get("/tasks")
-        assert (await rest.get("/tasks", **{"A2A-Extensions": EXTENSION})).status == 200
-    assert served["components"]["parameters"]["extensions"]["required"] is True
-    refused = served["paths"]["/tasks"]["get"]["responses"]["400"]
-    assert answer.reason in refused["description"]
     schema = {**refused["content"][A2A]["schema"], "components": served["components"]}
     Draft202012Validator(schema).validate(answer.body)
 

@@ -420,7 +420,7 @@ async def test_only_so_many_tasks_of_a_context_may_wait(workspace: Path) -> None
         context = (await begin(client, live))["contextId"]
         waiting = [await client.send_now("done", contextId=context) for _ in range(2)]
         error = await refused(client, -32004, contextId=context)
-        assert "BRIDGE_MAX_TASKS_PER_CONTEXT" in str(error)
+        assert "tasks of this context are waiting already" in str(error)
         listed = await client.call("ListTasks", {"contextId": context})
         assert listed["totalSize"] == 3  # nothing is left of the one that was refused
         await ended(client, waiting[-1]["id"], lambda: live.release("a"))

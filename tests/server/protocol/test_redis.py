@@ -396,7 +396,7 @@ async def test_a_request_whose_delivery_was_lost_is_served(
 
 async def test_a_redelivered_change_succeeds(broker: RedisBroker, workspace: Path) -> None:
     """A lost server has canceled the task, or made the push config, and not answered. The running
-    one takes the request after half of BRIDGE_REDIS_CLAIM_MS."""
+    one takes the request after half of this time."""
     async with served(broker, workspace, bridge_redis_claim_ms=1000) as (_, caller):
         asked = await caller.call("SendMessage", {"message": message("ask q What?")})
         named = {"id": asked["result"]["task"]["id"]}

@@ -216,27 +216,3 @@ async def test_a_forgotten_task_does_not_answer_for_its_message(workspace: Path)
         await client.send("turn")
         again = await client.send("turn", messageId=message_id)
         assert again["id"] != first["id"]
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-async def test_a_quick_answer_is_a_message_where_that_is_wanted(
-    workspace: Path, version: str
-) -> None:
-    async with serving(workspace, bridge_fast_path_ms=60_000) as server:
-        client = server.client(version)
-        message = await client.send("text hello\ntext world")
-        assert texts(message["parts"]) == "helloworld"
-        assert message["role"] in ("agent", "ROLE_AGENT")
-        task = await client.get(message["taskId"])
-        assert state(task) == "completed"
-        assert artifact_text(task) == "helloworld"
-
-
-async def test_waiting_failed_and_slow_tasks_stay_tasks(workspace: Path) -> None:
-    async with serving(workspace, bridge_fast_path_ms=60_000) as server:
-        client = server.client()
-        assert state(await client.send("ask one Which?")) == "input-required"
-        assert state(await client.send("text x\nfail no")) == "failed"
-        assert state(await client.send_now("text x")) in ("submitted", "working", "completed")
-    async with serving(workspace) as server:
-        assert state(await server.client().send("text x")) == "completed"

@@ -213,19 +213,6 @@ async def test_the_stream_of_a_send_ends_at_a_question(client: Client) -> None:
     assert artifact_text(task) == 'a\n\nanswered ["q-1", "yes", "yes"]b'
 
 
-async def test_the_stream_of_a_send_may_stay_open_at_a_question(workspace: Path) -> None:
-    async with serving(workspace, bridge_stream_on_question="open") as server:
-        for version in ("1.0", "0.3"):
-            client = server.client(version)
-            async with client.stream("permit q-1 May I?\ntext b") as items:
-                asked = await until(items, lambda item: state(item) == "input-required")
-                assert not any(final(item) for item in asked)
-                assert state(await client.send("yes", taskId=task_id(asked[0]))) == "completed"
-                rest = await until(items, lambda item: state(item) == "completed")
-                assert [item async for item in items] == []
-            assert states(asked + rest) == ["submitted", "input-required", "working", "completed"]
-
-
 async def test_the_stream_stays_open_while_a_login_is_waited_for(client: Client) -> None:
     async with client.stream("login l-1 Please log in\ntext b") as items:
         asked = await until(items, lambda item: state(item) == "auth-required")

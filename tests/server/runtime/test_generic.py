@@ -117,7 +117,7 @@ async def test_much_output_is_complete_and_in_order(tmp_path: Path, pty: bool) -
 
 
 async def test_objects_are_read_and_other_lines_are_text(tmp_path: Path) -> None:
-    settings = {"agent_output": "ndjson", "agent_text_field": "delta.text"}
+    settings = {"agent_text_field": "delta.text"}
     async with client(tmp_path, **settings) as one:
         items = await one.collect('json a; json b; say no object; say {"x": 1}')
         assert states(items)[-1] == "completed"
@@ -137,7 +137,6 @@ async def test_the_recipe_for_opencode_finds_its_text(tmp_path: Path) -> None:
         "agent_adapter": "generic",
         "agent_binary": PROGRAM_OF_SYSTEM,
         "agent_args": ("lines",),
-        "agent_output": found["AGENT_OUTPUT"],
         "agent_text_field": found["AGENT_TEXT_FIELD"],
     }
     async with serving(tmp_path, **settings) as server:

@@ -197,7 +197,6 @@ CARDS = st.builds(
     push=FLAG,
     extended=FLAG,
     details=METADATA,
-    extension_required=FLAG,
 )
 
 # --- requests: what a client says, and the model of it -------------------------------------------

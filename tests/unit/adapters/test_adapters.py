@@ -61,7 +61,6 @@ def test_the_attributes_of_an_adapter_are_consistent(name: str) -> None:
     assert issubclass(adapter, Adapter)
     assert adapter.name == name
     assert adapter.title
-    assert adapter.binary_setting.isupper()
     assert os.sep not in adapter.binary
     assert adapter.input_modes
     assert all("/" in mode for mode in adapter.input_modes)

@@ -124,7 +124,7 @@ def test_no_line_of_a_program_without_a_protocol_takes_longer_than_a_turn(
     config = AgentConfig("/opt/agent", runner=("/opt/python", "/runner.py"), lines=ON_A_TERMINAL)
     fragments = (*SHAPES.values(), "x\b", "x\r", "\x1b[0m", "a?", "multi> ", "x ")
     for fragment in fragments:
-        adapter = registry.load(name)(config, workspace)
+        adapter = registry.load(name).variant_for(config)(config, workspace)
         begin(adapter)
         text = repeated(fragment, 10 * LONG)
         line = {"exit": 1, member: text} if member == "stderr" else {member: text}

@@ -156,3 +156,33 @@ def test_context_adds_members_that_the_record_does_not_have() -> None:
     formatter = JsonFormatter(str, lambda members: {"task": "other", "peer": members["task"]})
     found = json.loads(formatter.format(record(task="t")))
     assert (found["task"], found["peer"]) == ("t", "t")
+
+
+def raised(text: str) -> Any:
+    try:
+        raise ValueError(text)
+    except ValueError:
+        return sys.exc_info()
+
+
+def test_a_traceback_in_the_text_format_is_lines_and_none_looks_like_a_record() -> None:
+    forged = "2027-01-15T08:00:00.123Z info bridge.x 'forged'"
+    cause = raised(f"first\n{forged}\r{forged}\x1b[2J\u2028{forged}")
+    made = record("a text", at=logging.ERROR, task="t", exc_info=cause)
+    first, *below = TextFormatter(str, priorities=True).format(made).split("\n")
+    assert first == "<3>2027-01-15T08:00:00.123Z error bridge.x 'a text' task='t'"
+    assert below[0] == "<3>    Traceback (most recent call last):"
+    assert all(one.startswith("<3>    ") for one in below)
+    assert f"{__file__}" in below[1] and "ValueError: first" in below[-4]
+    assert "\\u001b[2J" in below[-2] and "\r" not in "".join(below)
+
+
+def test_a_long_traceback_keeps_its_ends() -> None:
+    cause = raised("\u200b" * 50_000 + "the end")
+    text = TextFormatter(str).format(record("x" * 50_000, exc_info=cause))
+    assert len(text.encode()) <= LONGEST
+    text = TextFormatter(str).format(
+        record("x" * 50_000, exc_info=raised("y" * 50_000 + "the end"))
+    )
+    assert len(text.encode()) <= LONGEST
+    assert "Traceback" in text and text.endswith("the end")
