@@ -65,7 +65,7 @@ CONDITION = re.compile(r"\b(?:if|unless|without|while|where|when)\b[^.;]*$", re.
 def features() -> dict[str, str]:
     """The name of each feature in the code, and the pattern of its name in prose."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    extras = set(project["optional-dependencies"]) - {"dev", "fuzz"}
+    extras = set(project["optional-dependencies"]) - {"dev", "tests", "fuzz"}
     stores = {path.parent.name for path in (CHECKOUT / "bridge/store").glob("*/__init__.py")}
     named = {*extras, *BINDINGS, *stores}
     assert named == set(IN_PROSE), "IN_PROSE needs the same features"
