@@ -101,7 +101,9 @@ class RedisRelay:
         """Let a worker sign and send `body`. Returns the status of the answer. Raises RequestFailed
         without an answer. `job`: TASK/CONFIG/NUMBER/ATTEMPT."""
         await self._ready.wait()
-        fields = self._seal.seal(PushJob(job, self._config.server, url, headers, body, secret))
+        server = self._config.server
+        sealed = PushJob(job, server, url, headers, body=body, secret=secret)
+        fields = self._seal.seal(sealed)
         key = key_of(fields)
         if known := self._outcomes.pop(key, None):
             return _status(known)

@@ -111,7 +111,7 @@ def event_of(facts: Facts) -> Told | None:
                 failed,
                 name or None,
                 parent,
-                tuple(map(_change_of, changes)),
+                changes=tuple(map(_change_of, changes)),
             )
         case "question":
             return _question_of(facts)

@@ -91,10 +91,10 @@ def message_trace() -> MessageTrace | None:
     return MessageTrace(
         trace.header,
         trace.parent,
-        METHODS.get(subject.operation, ""),
-        request.binding,
-        request.id,
-        subject.waits,
+        method=METHODS.get(subject.operation, ""),
+        binding=request.binding,
+        request_id=request.id,
+        waits=subject.waits,
     )
 
 

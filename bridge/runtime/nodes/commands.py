@@ -49,13 +49,18 @@ class Accepted:
 def send_command(key: ContextKey, sender: str, params: SendParams, principal: Principal) -> Command:
     # The client listens at this server, so the other one would take it for absent.
     params = replace(params, attends=False, push=None)
-    return Command(uuid.uuid4().hex, key, sender, "send", dump(principal.bare()), dump(params))
+    return _command(key, sender, "send", principal, dump(params))
 
 
 def task_command(
     kind: Kind, key: ContextKey, sender: str, principal: Principal, named: TaskCommand
 ) -> Command:
-    return Command(uuid.uuid4().hex, key, sender, kind, dump(principal.bare()), dump(named))
+    return _command(key, sender, kind, principal, dump(named))
+
+
+def _command(key: ContextKey, sender: str, kind: str, principal: Principal, body: bytes) -> Command:
+    owner = dump(principal.bare())
+    return Command(uuid.uuid4().hex, key, sender, kind, principal=owner, body=body)
 
 
 def done(command: Command, accepted: Accepted) -> CommandDone:

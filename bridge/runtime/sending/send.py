@@ -139,7 +139,9 @@ class SendOperation:
                 self._contexts.claimed(named.context if named else key) as fence,
                 self._admitted(principal, named) as start,
             ):
-                request = _Request(message, params, principal, reserved, fence, start, command)
+                request = _Request(
+                    message, params, principal, reserved, fence=fence, start=start, command=command
+                )
                 if await self._is_placed(request):
                     return await self._place(request)
                 await self._contexts.adopt(fence)

@@ -87,9 +87,9 @@ def _make_app(
         state.store,
         fleet.managers,
         parts.pool.figures,
-        state.cluster,
-        settings.constants.node_grace_ms / 1000,
-        identity.revocations,
+        cluster=state.cluster,
+        max_age=settings.constants.node_grace_ms / 1000,
+        revocations=identity.revocations,
     )
     pages = OperatorPages(
         settings,

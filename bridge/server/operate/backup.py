@@ -219,14 +219,14 @@ def _complete(draft: Draft, folder: Path, audit: Path, began: float) -> BackupDo
     note_backup(folder)
     Places(Settings().state_home).record([place_of(draft.target)])
     return BackupDone(
-        str(draft.target),
-        manifest.size,
-        len(files),
-        time.monotonic() - began,
-        manifest.store,
-        schema,
-        manifest.left_out,
-        BY_ITS_OWN_TOOLS if schema is None else "",
+        folder=str(draft.target),
+        bytes=manifest.size,
+        files=len(files),
+        seconds=time.monotonic() - began,
+        store=manifest.store,
+        schema=schema,
+        left_out=manifest.left_out,
+        note=BY_ITS_OWN_TOOLS if schema is None else "",
     )
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Mapping
 
+from bridge.a2a import VERSIONS
 from bridge.errors import ConfigurationError, RequestError
 from bridge.sandbox.kernel import LIBC
 from bridge.server.operate.signals import on_signal
@@ -15,7 +16,6 @@ from bridge.transports.envelope.connection import Answers, EnvelopeConnection
 from bridge.transports.envelope.forwarding import ForwardedAnswers, Post
 from bridge.transports.envelope.stdio import Frame, Framing, PipeReader, PipeWriter
 
-VERSIONS = ("0.3", "1.0")
 _PR_SET_PDEATHSIG = 1
 
 

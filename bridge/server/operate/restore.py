@@ -69,7 +69,7 @@ def restore(backup: Path, target: Path, *, same_id: bool = False) -> Restored:
         if not same_id:
             _new_id(draft.path / "id")
         draft.complete()
-    return Restored(target, tasks, schema, len(MIGRATIONS), same_id, push)
+    return Restored(target, tasks, schema, newest=len(MIGRATIONS), same_id=same_id, push=push)
 
 
 def _new_id(path: Path) -> None:

@@ -165,7 +165,8 @@ class PostgresCluster:
             begun, self._begun = self._begun, {row[1] for row in found}
             for _, command_id, *key, sender, kind, principal, body in sorted(found):
                 if command_id not in begun:
-                    yield Command(command_id, key_of(*key), sender, kind, principal, body)
+                    context = key_of(*key)
+                    yield Command(command_id, context, sender, kind, principal=principal, body=body)
 
     async def _sweep(self) -> None:
         """Each minute, remove old commands: no index finds them."""

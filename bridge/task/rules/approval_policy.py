@@ -175,16 +175,16 @@ def _wish(subject: Mapping[str, Any], cwd: str, real: Callable[[str], str]) -> W
     names = [one for one in guesses if isinstance(one, str) and " " not in one]
     spelled = _spelled([*given, *likely, *named_paths, *patched], folders, names)
     return Wish(
-        tuple(one for one in named if isinstance(one, str)),
-        tuple(command[:LONGEST] for command in commands),
-        tuple(short),
-        tuple(map(paths.real, given)),
-        tuple(
+        tools=tuple(one for one in named if isinstance(one, str)),
+        commands=tuple(command[:LONGEST] for command in commands),
+        suspects=tuple(short),
+        paths=tuple(map(paths.real, given)),
+        guesses=tuple(
             path
             for one in spelled
             for path in (paths.real(one), _below(cwd, one), _below(cwd, _slashes(one)))
         ),
-        here,
+        places=here,
         sure_of_command=not unknown and not given and at_home,
         sure_of_paths=all(map(_is_literal, given))
         and not (commands or any(map(_like_a_path, guesses)))

@@ -83,7 +83,7 @@ class RequestInbox:
             unknown, least = list[bytes](), "-"
             while True:
                 rows = await client.xpending_range(
-                    self._stream, self._group, least, "+", PAGE, self._consumer
+                    self._stream, self._group, least, "+", PAGE, consumername=self._consumer
                 )
                 unknown += [row["message_id"] for row in rows if row["message_id"] not in known]
                 if len(rows) < PAGE:
