@@ -346,4 +346,9 @@ def test_every_test_is_in_a_tier() -> None:
         if "node_modules" not in path.parts
         and path.relative_to(CHECKOUT / "tests").parts[0] not in tiers
     }
-    assert outside == {"test_architecture.py", "test_features.py", "test_language.py"}
+    assert outside == {
+        "test_architecture.py",
+        "test_features.py",
+        "test_figures.py",
+        "test_language.py",
+    }
