@@ -49,7 +49,7 @@ from a2a.types import (
 from a2a.utils import get_message_text, get_text_parts
 
 ANSWER_ARTIFACT = "assistant-response"
-RUN_SECONDS = 30.0
+RUN_SECONDS = 60.0
 CANCELED_STREAM_SECONDS = 10.0
 
 # The client raises one class for all JSON-RPC errors and parses them into one type;

@@ -45,7 +45,7 @@ from a2a.types import (
 from a2a.utils.errors import A2AError
 
 ANSWER_ARTIFACT = "assistant-response"
-RUN_SECONDS = 30.0
+RUN_SECONDS = 60.0
 CANCELED_STREAM_SECONDS = 10.0
 
 Report = dict[str, object]

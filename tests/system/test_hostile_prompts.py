@@ -117,12 +117,16 @@ class Case:
 
     @property
     def kind(self) -> type[Adapter]:
-        return load(self.name).variant_for(AgentConfig("/opt/agent", force=self.force))
+        config = AgentConfig("/opt/agent", force=self.force, lines=self.lines)
+        return load(self.name).variant_for(config)
+
+    @property
+    def lines(self) -> Lines:
+        return Lines(terminal="agent_pty" in self.settings)
 
     def adapter(self, **options: Any) -> Adapter:
-        seen = {"HOME": "/home"}
-        lines = Lines(terminal="agent_pty" in self.settings)
-        config = AgentConfig("/opt/agent", self.args, "m", self.force, seen, False, RUNNER, lines)
+        seen, last = {"HOME": "/home"}, self.lines
+        config = AgentConfig("/opt/agent", self.args, "m", self.force, seen, False, RUNNER, last)
         start = SessionStart("/workspace", SESSION, False, SessionOptions(**options), "/files")
         extra = {"dialect": load("claude-code")} if self.name == "replay" else {}
         return self.kind(config, start, **extra)

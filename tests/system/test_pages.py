@@ -43,7 +43,7 @@ PAGES = {
     "cli.md": (3, ""),
     "mcp.md": (0, ""),
     "agents.md": (0, ""),
-    "adapters.md": (1, ""),
+    "adapters.md": (2, ""),
     "backup.md": (0, SERVING),
     "deploy.md": (12, ""),
     "integrations.md": (1, ""),

@@ -208,6 +208,14 @@ async def test_a_port_that_the_next_server_does_not_use_refuses_connections(plac
     assert thief.got == []
 
 
+def is_free(port: str) -> bool:
+    try:
+        socket.create_server(("", int(port))).close()
+    except OSError:
+        return False
+    return True
+
+
 async def test_the_agents_of_a_server_without_a_state_folder_end_with_it(place: Place) -> None:
     thief = Thief(place)
     async with place.server(BRIDGE_STORE="memory", PORT=str(free_port())) as (server, client):
@@ -216,6 +224,7 @@ async def test_the_agents_of_a_server_without_a_state_folder_end_with_it(place: 
         await server.stop(signal.SIGKILL)
     await until(lambda: thief.ended)
     assert thief.got == []
+    await until(lambda: is_free(place.port))  # the launcher ends after its last agent
     async with place.server(BRIDGE_STORE="memory") as (server, _):
         assert server.url.endswith(f":{place.port}")
 

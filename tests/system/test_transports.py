@@ -32,7 +32,8 @@ OPTIONAL = {
 }
 LIGHT = {
     *("bridge.transports.grpc", "bridge.transports.grpc.request", "bridge.transports.mcp"),
-    *(f"bridge.transports.mcp.{name}" for name in ("asgi", "delegates", "endpoint", "sessions")),
+    *(f"bridge.transports.mcp.{name}" for name in ("announced", "asgi", "delegates")),
+    *(f"bridge.transports.mcp.{name}" for name in ("endpoint", "sessions")),
 }
 """The modules of optional transports that need no library. Each server has them."""
 
