@@ -335,10 +335,11 @@ def test_every_place_names_the_same_versions_of_python() -> None:
     assert project["requires-python"] == f">=3.{oldest}"
     readme = (CHECKOUT / "README.md").read_text("utf-8")
     assert f"You need Python 3.{oldest} or newer (tested up to 3.{newest})" in readme
+    assert "\nstep scripts/test --pythons\n" in (CHECKOUT / ".ci/run").read_text("utf-8")
 
 
 def test_every_test_is_in_a_tier() -> None:
-    """The two tests of the rules for the whole project run with the unit tier."""
+    """The tests of the rules for the whole project run with the unit tier."""
     tiers = {"unit", "component", "server", "system", "real"}
     outside = {
         path.relative_to(CHECKOUT / "tests").as_posix()
