@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -101,3 +101,10 @@ def alive(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Return when a condition without an event holds."""
+    async with asyncio.timeout(WITHIN):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

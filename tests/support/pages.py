@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bridge.process import replayer
@@ -33,7 +34,6 @@ from tests.support.own_network import PROGRAM as OWN_NETWORK
 from tests.support.terminal import Terminal
 
 WITHIN = 60.0  # seconds for each command
-_PAUSE = 0.4  # seconds from a card to the key that answers it
 _PART = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]+) -->|(?P<run><!-- run -->)"
     r"|```(?P<kind>sh|console)\n(?P<text>.*?)^```)$",
@@ -214,9 +214,7 @@ class Reader:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._run(typed))
                 for tool in ("Edit", "Bash"):
-                    await terminal.shows(f"│ Claude Code asks to use {tool}")
-                    await terminal.answered("y 1 Allow", "y", _PAUSE)
-                    await terminal.hides("y 1 Allow")
+                    await terminal.allows(f"Claude Code asks to use {tool}")
             await terminal.shows("Resume: ")
         finally:
             terminal.close()
@@ -259,8 +257,22 @@ async def reading(folder: Path, *, ordinary: bool = False) -> AsyncIterator[Read
     reader = Reader(process, folder)
     try:
         yield reader
-    finally:
+    except BaseException:
+        with contextlib.suppress(AssertionError, TimeoutError):  # its last command may still run
+            await reader.leave()
+        raise
+    else:
         await reader.leave()
+    finally:
+        _kill_all(folder)
+
+
+def _kill_all(folder: Path) -> None:
+    """Servers that a failed test has left, and their agents."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(str(folder) in word for word in process.cmdline()):
+                process.kill()
 
 
 def _program(path: Path, text: str) -> None:

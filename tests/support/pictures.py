@@ -25,7 +25,6 @@ TITLE = "cab run: an agent asks before it edits a file and runs a command, and o
 REQUEST = "Add a --shout flag to greet.py"
 _FOLDER = "/home/ada/hello"
 COLUMNS, ROWS = 100, 36
-_PAUSE = 0.4  # seconds from a card to the key that answers it
 _SECONDS = (4, 3, 6)  # of each frame
 # What another run changes, and its text in the picture.
 _VARYING = {
@@ -72,8 +71,7 @@ async def _frames(workspace: Path, env: dict[str, str]) -> list[Frame]:
             await terminal.shows("y 1 Allow")
             await terminal.ends(f"· Claude Code asks to use {subject}")  # the footer is complete
             frames.append(constant(terminal.cells, workspace))
-            await terminal.answered("y 1 Allow", "y", _PAUSE)
-            await terminal.hides("y 1 Allow")
+            await terminal.allows(subject)
         await terminal.ends("TEXT\n$")
         frames.append(constant(terminal.cells, workspace))
     finally:

@@ -118,6 +118,21 @@ class Terminal:
         await asyncio.sleep(pause)
         await self.press(key)
 
+    async def allows(self, subject: str) -> None:
+        """Allow the question about this subject. On a loaded machine, the client may begin to read
+        keys later than it draws a card: a person presses again."""
+
+        def waits() -> bool:
+            return any(one.startswith("Needs you") and subject in one for one in self.lines)
+
+        await self._until(waits, f"no question about {subject!r}")
+        while waits():
+            await asyncio.sleep(0.4)  # earlier, a key does not count
+            await self.press("y")
+            end = time.monotonic() + 3
+            while waits() and time.monotonic() < end:
+                await asyncio.to_thread(self._read)
+
     def close(self) -> None:
         if not self.child.terminated:
             self.child.close(force=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, state
 from tests.support.command_line import agent
 from tests.support.grpc_client import connected
-from tests.support.liveness import listening
+from tests.support.liveness import listening, until
 from tests.support.principals import headers, server
 from tests.support.served import Server, serving
 
@@ -213,12 +213,6 @@ async def test_a_saturated_server_is_ready_and_degraded(workspace: Path) -> None
         assert await ready(one) == (200, [])
         assert one.pages.readiness.problem == "all slots are in use, and 1 tasks wait"
         await live.release("x")
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def ready(one: Server) -> tuple[int, list[str]]:

@@ -7,7 +7,6 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from tests.support.acp_agent import PROGRAM as ACP
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, artifact_text, context_id, state
-from tests.support.liveness import listening
+from tests.support.liveness import listening, until
 from tests.support.served import Server, serving
 
 WITHIN = 60.0
@@ -28,13 +27,6 @@ DONE = "line " + json.dumps({"type": "done"})
 def records(caplog: pytest.LogCaptureFixture) -> list[Any]:
     found = [record.__dict__ for record in caplog.records]
     return [one for one in found if one.get("event") == "session.unasked"]
-
-
-async def until(holds: Callable[[], object]) -> None:
-    """No event reports what a CLI does between two turns."""
-    async with asyncio.timeout(WITHIN):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 async def goes_on(server: Server, first: Json) -> None:

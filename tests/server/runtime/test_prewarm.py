@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tests.support.acp_agent import PROGRAM as ACP_PROGRAM
 from tests.support.agent import PROGRAM
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, artifact_text, context_id, said, state, task_id
-from tests.support.liveness import listening
+from tests.support.liveness import listening, until
 from tests.support.prewarmed import WITHIN, warm_in
 from tests.support.restart import Place, heard, kill
 from tests.support.served import Server, serving
@@ -40,13 +39,6 @@ sys.path.insert(0, {tests!r})
 import agent
 agent.Agent().run()
 """
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """For a condition without an event."""
-    async with asyncio.timeout(WITHIN):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def clis(program: str = PROGRAM, parent: psutil.Process | None = None) -> set[int]:

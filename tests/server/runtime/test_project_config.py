@@ -16,6 +16,7 @@ from bridge.adapter import Launch
 from bridge.server import registry
 from tests.support.bridge_process import bridge, scripted
 from tests.support.client import Client, Json, artifact_text, facts, said, state
+from tests.support.restart import finished
 from tests.support.served import Server, serving
 
 WITHIN = 60.0
@@ -209,8 +210,4 @@ async def test_it_is_answered_after_a_restart_and_that_is_kept(
         assert await server.stop(signal.SIGKILL) == -signal.SIGKILL
     async with bridge(workspace, **settings, BRIDGE_QUESTION_TIMEOUT_MS="200") as server:
         client = Client(http, server.url)
-        async with asyncio.timeout(WITHIN):
-            async with client.subscribe(other["id"]) as items:
-                async for _ in items:
-                    pass
-        assert not uses(await client.get(other["id"]))
+        assert not uses(await finished(client, other["id"]))
