@@ -264,15 +264,15 @@ async def reading(folder: Path, *, ordinary: bool = False) -> AsyncIterator[Read
     else:
         await reader.leave()
     finally:
-        _kill_all(folder)
+        _end_all(folder)
 
 
-def _kill_all(folder: Path) -> None:
-    """Servers that a failed test has left, and their agents."""
+def _end_all(folder: Path) -> None:
+    """Servers that a failed test has left. They end their agents."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if any(str(folder) in word for word in process.cmdline()):
-                process.kill()
+                process.terminate()
 
 
 def _program(path: Path, text: str) -> None:
