@@ -62,7 +62,7 @@ def _run(argv: Sequence[str] | None, constants: Constants | None) -> int:
             return TOOLS[options.command](options)
         if options.command == "record":
             return _record(options, arguments[end + 1 :])
-        return _serve(options, constants)
+        return (_stdio if options.command == "stdio" else _serve)(options, constants)
     except ConfigurationError as error:
         print(f"coding-agent-bridge: {error}", file=sys.stderr)
         return 2
@@ -142,7 +142,7 @@ def _serve(options: argparse.Namespace, constants: Constants | None) -> int:
     return asyncio.run(serve(read(), service, read, until_idle=seconds))
 
 
-def _stdio(options: argparse.Namespace) -> int:
+def _stdio(options: argparse.Namespace, constants: Constants | None) -> int:
     if options.url or options.local:
         from bridge.cli.stdio_proxy import run_proxy
 
@@ -152,7 +152,7 @@ def _stdio(options: argparse.Namespace) -> int:
             return report(error, as_json=False)
     from bridge.cli.stdio import run
 
-    return run(options)
+    return run(options, constants)
 
 
 def _operate(options: argparse.Namespace) -> int:
@@ -317,7 +317,6 @@ TOOLS = {
     "rollback": _keep,
     "servers": _servers,
     "stop": _servers,
-    "stdio": _stdio,
     "token": _operate,
 }
 """Commands that need only their options."""

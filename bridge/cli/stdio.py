@@ -12,6 +12,7 @@ from bridge.errors import ConfigurationError
 from bridge.server.lifecycle.serve import serve
 from bridge.server.operate.parent_process import ParentProcess
 from bridge.server.settings.broker import redis_principals
+from bridge.server.settings.constants import Constants
 from bridge.server.settings.load import Loaded, load
 
 NOT_SERVED = (
@@ -19,10 +20,10 @@ NOT_SERVED = (
 )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, constants: Constants | None = None) -> int:
     """Serve the parent process until it closes stdin. Returns the exit status."""
     received, sent = take_descriptors()
-    loaded = _loaded(options)
+    loaded = _loaded(options, constants)
     client = ParentProcess(
         loaded.settings,
         (received, sent),
@@ -49,7 +50,7 @@ def take_descriptors() -> tuple[int, int]:
     return received, sent
 
 
-def _loaded(options: argparse.Namespace) -> Loaded:
+def _loaded(options: argparse.Namespace, constants: Constants | None) -> Loaded:
     """The settings, without those of listeners. Tasks are in memory, unless there is a folder."""
     flags = {
         "host": "127.0.0.1",
@@ -59,7 +60,7 @@ def _loaded(options: argparse.Namespace) -> Loaded:
         "agent_repo_path": options.root,
         "config_file": options.config,
     }
-    loaded = load(flags, options.env_file)
+    loaded = load(flags, options.env_file, constants)
     changes: dict[str, object] = {"bridge_unix_socket": None, "bridge_grpc_port": None}
     store = loaded.settings.store
     if store.state_dir is None and store.mode == "durable":
