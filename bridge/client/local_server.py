@@ -123,9 +123,9 @@ def _find(file: Path) -> tuple[Path, Any]:
     found = _read(file)
     if not found or "folder" not in found:
         return file, found
-    path = Path(found["folder"]) / file.name
+    path = Path("/", found["folder"], file.name)
     described = _read(path)
-    if not path.is_absolute() or (described and described["pid"] != found["pid"]):
+    if described and described["pid"] != found["pid"]:
         raise ValueError(f"{file} leads to the description of another server")
     return path, described
 

@@ -36,6 +36,7 @@ REFUSED_AFTER = 60.0  # seconds; as long as clients wait for a server (cli/mcp/f
 _STILL_WITHIN, _STILL_FOR = 0.2, 5.0  # seconds: until all agents stand still, and at most
 _TOLD_WITHIN = 10.0  # seconds, for one descriptor
 _PAUSE = 0.0005  # seconds
+_CLOSED_WITHIN = 1.0  # seconds
 _CREDENTIALS = struct.Struct("iII")  # ucred of unix(7): pid, uid, gid
 _MOST = 64  # descriptors of an answer
 _NAME = 255  # bytes of a session's name
@@ -272,13 +273,22 @@ def own(launcher: socket.socket) -> dict[str, int]:
 
 
 def tidy(state: str | os.PathLike[str]) -> None:
-    """Remove the sockets of launchers that have ended."""
+    """Remove the sockets of launchers that have ended. The kernel closes those of a killed launcher
+    some time later: wait for it."""
+    deadline = time.monotonic() + _CLOSED_WITHIN
     with contextlib.suppress(OSError), _folder(state) as folder:
         for name in os.listdir(folder):
-            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as launcher:
-                launcher.setblocking(False)
-                if launcher.connect_ex(f"/proc/self/fd/{folder}/{name}") == errno.ECONNREFUSED:
-                    os.unlink(name, dir_fd=folder)
+            while not _removed(folder, name) and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+
+
+def _removed(folder: int, name: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as launcher:
+        launcher.setblocking(False)
+        if launcher.connect_ex(f"/proc/self/fd/{folder}/{name}") != errno.ECONNREFUSED:
+            return False
+    os.unlink(name, dir_fd=folder)
+    return True
 
 
 def _is_server(connection: socket.socket) -> bool:

@@ -102,8 +102,7 @@ class RedisRelay:
         without an answer. `job`: TASK/CONFIG/NUMBER/ATTEMPT."""
         await self._ready.wait()
         server = self._config.server
-        sealed = PushJob(job, server, url, headers, body=body, secret=secret)
-        fields = self._seal.seal(sealed)
+        fields = self._seal.seal(PushJob(job, server, url, headers, body=body, secret=secret))
         key = key_of(fields)
         if known := self._outcomes.pop(key, None):
             return _status(known)

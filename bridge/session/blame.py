@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import get_args
 
 from bridge.adapter import Adapter, AgentEvent, Failed
@@ -29,10 +29,13 @@ def failure_of(adapter: Adapter, error: Exception, method: str = "") -> Failed:
     return Failed(text, "adapter-error")
 
 
-def no_event(events: Sequence[AgentEvent]) -> TypeError:
-    """The error for an adapter that returned another object among the events."""
-    wrong = next(one for one in events if type(one) not in EVENTS)
-    return TypeError(f"it returned {wrong!r} and not an event of bridge.adapter")
+def checked(events: Iterable[AgentEvent]) -> list[AgentEvent]:
+    """Raises TypeError if an adapter has returned another object among the events."""
+    found = [*events]
+    if not EVENTS.issuperset(map(type, found)):
+        wrong = next(one for one in found if type(one) not in EVENTS)
+        raise TypeError(f"it returned {wrong!r} and not an event of bridge.adapter")
+    return found
 
 
 def culprit(error: Exception) -> Adapter | None:

@@ -18,7 +18,7 @@ from bridge.process.line_splitter import LongLine
 from bridge.sandbox import denied
 from bridge.sandbox.profile import launch_refusal
 from bridge.session.between import BetweenTurns
-from bridge.session.blame import EVENTS, failure_of, no_event
+from bridge.session.blame import EVENTS, checked, failure_of
 from bridge.session.ending import EndBuffer
 from bridge.session.redaction import Redactor, Secrets
 from bridge.session.time_limits import no_handshake, too_silent, too_slow
@@ -344,8 +344,8 @@ class SessionStreams:
                     events.append(Status(text, facts))
                 else:
                     events.extend(self._adapter.receive_line(line))
-            if not EVENTS.issuperset(map(type, events)):
-                raise no_event(events)
+            if not EVENTS.issuperset(map(type, events)):  # for each text: without a call
+                checked(events)
         except Exception as error:
             events = [one for one in events if type(one) in EVENTS]
             events.append(self.adapter_failed(error, "receive_line"))
@@ -383,12 +383,9 @@ class SessionStreams:
 
     def _conclusion(self) -> Sequence[AgentEvent]:
         try:
-            events = [*self._adapter.conclude()]
-            if not EVENTS.issuperset(map(type, events)):
-                raise no_event(events)
+            return checked(self._adapter.conclude())
         except Exception as error:
-            events = [self.adapter_failed(error, "conclude")]
-        return events
+            return [self.adapter_failed(error, "conclude")]
 
     def _receive_end(self) -> None:
         """stdout is closed: no more output can arrive, so the CLI must exit soon."""
@@ -415,9 +412,7 @@ class SessionStreams:
             self.deliver([Failed(text, "launch")])
             return
         try:
-            events = [*self._adapter.receive_exit(ExitStatus(code, stderr, limit))]
-            if not EVENTS.issuperset(map(type, events)):
-                raise no_event(events)
+            events = checked(self._adapter.receive_exit(ExitStatus(code, stderr, limit)))
         except Exception as error:
             events = [self.adapter_failed(error, "receive_exit")]
         self.deliver(events)

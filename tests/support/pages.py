@@ -134,7 +134,7 @@ def pattern(output: str) -> re.Pattern[str]:
 
 
 class Reader:
-    """A shell. `transcript` is what it has shown so far."""
+    """A shell. `transcript` is all its output."""
 
     def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
         self._process = process

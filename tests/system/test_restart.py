@@ -714,7 +714,7 @@ async def test_no_agent_that_was_just_begun_is_taken_for_a_leftover(
 
 
 async def test_a_conversation_of_a_withdrawn_adapter_is_not_begun_again(each_place: Place) -> None:
-    """Another agent would not know what was said before. The id of an agent is stored, and without
+    """Another agent would not have the earlier messages. The id of an agent is stored, and without
     a table it is the name of its adapter."""
     config = each_place.workspace.parent / "agents.toml"
     config.write_text("[agents.codex-exec]\nadapter = 'jsonl'\n")

@@ -82,7 +82,7 @@ async def test_a_start_that_fails_says_why(cab: Cab) -> None:
 
 
 async def test_commands_that_start_no_agent_work_in_the_home_directory(cab: Cab) -> None:
-    """The commands of an operator, who is there after a login. No server runs: they say so."""
+    """The commands of an operator work in the home directory. Without a server, they say so."""
     at_home = Cab(cab.home, cab.home, **REPLAY)
     for words in (("health",), ("backup", "new"), ("rollback",), ("doctor", "--migrate")):
         done = await at_home.run(*words)

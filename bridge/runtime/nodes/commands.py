@@ -59,8 +59,7 @@ def task_command(
 
 
 def _command(key: ContextKey, sender: str, kind: str, principal: Principal, body: bytes) -> Command:
-    owner = dump(principal.bare())
-    return Command(uuid.uuid4().hex, key, sender, kind, principal=owner, body=body)
+    return Command(uuid.uuid4().hex, key, sender, kind, principal=dump(principal.bare()), body=body)
 
 
 def done(command: Command, accepted: Accepted) -> CommandDone:

@@ -65,8 +65,6 @@ def translated(given: Mapping[str, Any], say: Say) -> dict[str, Any]:
     for name in sorted(given.keys() & WITHDRAWN.keys()):
         say(f"{name.upper()} is not a setting any more: {WITHDRAWN[name]}. Unset it.")
         del found[name]
-    if given.get("agent_output") == "ndjson":  # for one release
-        found.setdefault("agent_text_field", "text")
     for name in found.keys() & BESIDES.keys():
         found[BESIDES[name]] = found.pop(name)
     return found
@@ -74,16 +72,16 @@ def translated(given: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 def of_agent(table: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """A table [agents.ID] without withdrawn settings. Its names may lack their prefixes."""
-    kept, implied = dict[str, Any](), dict[str, Any]()
+    kept: dict[str, Any] = {}
     for written, value in table.items():
         short = written.lower()
         names = (short, f"agent_{short}", f"bridge_{short}")
         found = next((one for one in names if one in WITHDRAWN), None)
         if found:
-            implied |= translated({found: value}, say)
+            translated({found: value}, say)
         else:
             kept[written] = value
-    return kept if "text_field" in kept else {**implied, **kept}
+    return kept
 
 
 def give_binary(given: dict[str, Any], say: Say) -> None:

@@ -163,10 +163,9 @@ class PostgresCluster:
             except Unavailable:  # the store has logged it
                 continue
             begun, self._begun = self._begun, {row[1] for row in found}
-            for _, command_id, *key, sender, kind, principal, body in sorted(found):
-                if command_id not in begun:
-                    context = key_of(*key)
-                    yield Command(command_id, context, sender, kind, principal=principal, body=body)
+            for _, command, *key, sender, kind, owner, body in sorted(found):
+                if command not in begun:
+                    yield Command(command, key_of(*key), sender, kind, principal=owner, body=body)
 
     async def _sweep(self) -> None:
         """Each minute, remove old commands: no index finds them."""

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from bridge.process import spawn
-from bridge.process.held_ports import BOUND, HeldPorts, make_door, own, take
+from bridge.process.held_ports import BOUND, HeldPorts, make_door, own, take, tidy
 from bridge.process.spawn import KeptPorts
 from bridge.server.operate.port_users import reason
 from bridge.server.operate.ports import Ports
@@ -306,3 +306,12 @@ def test_a_launcher_ends_with_the_last_process_of_its_agents(
 
     until(released)
     until(lambda: take(state) == ([], {}))
+
+
+def test_the_socket_of_a_launcher_that_is_just_killed_is_removed(tmp_path: Path) -> None:
+    """The kernel closes it some time later. Here another process has it, which ends."""
+    with make_door(tmp_path) as door:
+        holder = subprocess.Popen(["sleep", "0.1"], pass_fds=[door.fileno()])
+    tidy(tmp_path)
+    assert os.listdir(tmp_path / "launchers") == []
+    holder.wait()

@@ -515,7 +515,7 @@ async def test_without_a_token_there_is_no_extended_card(workspace: Path) -> Non
     Draft202012Validator(schema).validate(answer.body)
 
 
-# --- requests that nobody thought of -----------------------------------------------------------
+# --- unforeseen requests -----------------------------------------------------------------------
 
 # Any: scripts/check has no schemathesis, so that its types must not matter.
 SCHEMA: Any = schemathesis.openapi.from_dict(

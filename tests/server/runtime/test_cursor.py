@@ -197,7 +197,7 @@ async def test_a_chat_continues_after_a_restart_of_the_server(
 async def test_a_chat_does_not_continue_with_an_adapter_that_cannot_resume(
     workspace: Path, tmp_path: Path, cursor_home: Path, http: aiohttp.ClientSession
 ) -> None:
-    """It would know nothing of what was said before."""
+    """It would not have the earlier messages."""
     config = tmp_path / "agents.toml"
     shared: dict[str, Any] = {
         "AGENT_ADAPTER": "",
