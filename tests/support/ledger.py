@@ -107,6 +107,15 @@ class View:
 # --- what a client saw --------------------------------------------------------------------------
 
 
+def _same(one: Json | None, other: Json) -> bool:
+    """The JSON of protobuf has times without milliseconds that are zero."""
+    return one == other or _text(one) == _text(other)
+
+
+def _text(item: Json | None) -> str:
+    return json.dumps(item, sort_keys=True).replace('.000Z"', 'Z"')
+
+
 def check_view(view: View, reference: Sequence[tuple[int, Json]]) -> list[str]:
     """No gap, no duplicate, nothing else than `reference` (all updates of the task, from 1 on)."""
     wrong: list[str] = []
@@ -119,7 +128,7 @@ def check_view(view: View, reference: Sequence[tuple[int, Json]]) -> list[str]:
         if number != expected:
             wrong.append(f"{view.name}: update {number} came instead of {expected}")
             break
-        if by_number.get(number) != item:
+        if not _same(by_number.get(number), item):
             wrong.append(f"{view.name}: update {number} is {item}, later {by_number.get(number)}")
             break
     if view.ended and reference and expected != reference[-1][0]:
